@@ -7,7 +7,7 @@ by an exception, `sys.exit(3)` or `os._exit(3)`. All workers record when each of
 the parts of a recovery. The results are seconds from the kill or failure:
 
 - shrink: until the slowest survivor has ended its next step. Its parts: until the survivor knows of the loss (detect),
-  until the next generation and its verdict are published (agree), until its members are connected (rebuild), and the
+  until the next generation and its decision are published (agree), until its members are connected (rebuild), and the
   rest (step);
 - started: until the script of the replacing worker begins;
 - ready: until that worker waits to be admitted;

@@ -53,24 +53,24 @@ JOIN_REASON_RESTORE: JoinReason.ValueType  # 3
 JOIN_REASON_FORM: JoinReason.ValueType  # 4
 Global___JoinReason: _TypeAlias = JoinReason  # noqa: Y015
 
-class _Decision:
+class _Action:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _DecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Decision.ValueType], _builtins.type):
+class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Action.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    DECISION_BEGIN: _Decision.ValueType  # 0
-    DECISION_RETRY: _Decision.ValueType  # 1
-    DECISION_RESIZE: _Decision.ValueType  # 2
-    DECISION_RESTORE: _Decision.ValueType  # 3
+    ACTION_BEGIN: _Action.ValueType  # 0
+    ACTION_RETRY: _Action.ValueType  # 1
+    ACTION_RESIZE: _Action.ValueType  # 2
+    ACTION_RESTORE: _Action.ValueType  # 3
 
-class Decision(_Decision, metaclass=_DecisionEnumTypeWrapper): ...
+class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
 
-DECISION_BEGIN: Decision.ValueType  # 0
-DECISION_RETRY: Decision.ValueType  # 1
-DECISION_RESIZE: Decision.ValueType  # 2
-DECISION_RESTORE: Decision.ValueType  # 3
-Global___Decision: _TypeAlias = Decision  # noqa: Y015
+ACTION_BEGIN: Action.ValueType  # 0
+ACTION_RETRY: Action.ValueType  # 1
+ACTION_RESIZE: Action.ValueType  # 2
+ACTION_RESTORE: Action.ValueType  # 3
+Global___Action: _TypeAlias = Action  # noqa: Y015
 
 class _Admission:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -379,15 +379,15 @@ class CompletedOperation(_message.Message):
 Global___CompletedOperation: _TypeAlias = CompletedOperation  # noqa: Y015
 
 @_typing.final
-class Verdict(_message.Message):
+class RecoveryDecision(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    DECISION_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
     SURVIVORS_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     REMOVED_ONLY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    decision: Global___Decision.ValueType
+    action: Global___Action.ValueType
     removed_only: _builtins.bool
     reason: _builtins.str
     @_builtins.property
@@ -399,7 +399,7 @@ class Verdict(_message.Message):
     def __init__(
         self,
         *,
-        decision: Global___Decision.ValueType = ...,
+        action: Global___Action.ValueType = ...,
         survivors: _abc.Iterable[_builtins.int] | None = ...,
         done: _abc.Iterable[Global___Done] | None = ...,
         removed_only: _builtins.bool = ...,
@@ -407,11 +407,11 @@ class Verdict(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "done", b"done", "reason", b"reason", "removed_only", b"removed_only", "survivors", b"survivors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "done", b"done", "reason", b"reason", "removed_only", b"removed_only", "survivors", b"survivors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
+Global___RecoveryDecision: _TypeAlias = RecoveryDecision  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
@@ -682,25 +682,25 @@ class Published(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
-    VERDICT_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     key: _builtins.bytes
     """secret of the generation's members: 32 random bytes"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     @_builtins.property
-    def verdict(self) -> Global___Verdict: ...
+    def decision(self) -> Global___RecoveryDecision: ...
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
         members: _abc.Iterable[Global___Member] | None = ...,
         key: _builtins.bytes = ...,
-        verdict: Global___Verdict | None = ...,
+        decision: Global___RecoveryDecision | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "key", b"key", "members", b"members", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "generation", b"generation", "key", b"key", "members", b"members"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

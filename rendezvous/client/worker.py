@@ -64,9 +64,9 @@ class WorkerClient:
 
         def find(notification: Notification) -> Membership | None:
             match notification:
-                case Published(generation, members, key, verdict) if generation > after:
+                case Published(generation, members, key, decision) if generation > after:
                     assignment = dict(members).get(self._worker)
-                    return None if assignment is None else Membership(generation, assignment, key, verdict)
+                    return None if assignment is None else Membership(generation, assignment, key, decision)
                 case Refuse(worker, reason, leaves) if worker == self._worker:
                     raise JoinRefusedError(reason, leaves=leaves)
                 case _:

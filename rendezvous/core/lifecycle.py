@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self, TypeAlias, TypeVar
 
+from rendezvous.core.decision import can_restore
 from rendezvous.core.model import Assignment, Worker
 from rendezvous.core.reports import Report
-from rendezvous.core.verdict import can_restore
 
 
 class Phase(StrEnum):
@@ -53,7 +53,7 @@ PHASES: Transitions[Phase] = {
         Phase.DRAINING: _STOP,
     },
     Phase.REFORMING: {
-        Phase.RUNNING: "all survivors have reported, and there is a verdict",
+        Phase.RUNNING: "all survivors have reported, and there is a decision",
         Phase.RESTARTING: _RESTART,
         Phase.DRAINING: _STOP,
     },

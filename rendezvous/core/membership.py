@@ -14,7 +14,7 @@ The phases of a job and the states of a worker are tables in lifecycle.py, drawn
 
 - Forming: the workers are started; those that call `init()` wait until all have. Workers that run a plain program never
   join: their job stays in this phase until it ends.
-- Reforming: each survivor reports its pending operations, and the verdict (the recovery decision, verdict.py) says what
+- Reforming: each survivor reports its pending operations, and the recovery decision (decision.py) says what
   all of them do: continue where they are, restore the last commit, or end. If too few are left, they wait for new ones.
 - Once a member has exited with 0, no further generation follows: workers that wait, and those that join later, are
   refused. If another worker fails then, the job has failed, but the others are not stopped: they may have finished
@@ -24,7 +24,7 @@ The phases of a job and the states of a worker are tables in lifecycle.py, drawn
 - Draining: the first cause decides the outcome, which never changes; the remaining workers are stopped.
 
 A static job takes the same path. Its placement is fixed and no failure is allowed, so it is never interrupted, and all
-its verdicts are BEGIN.
+its decisions are BEGIN.
 
 Invariants (tests/rendezvous/core/test_laws.py checks them):
 - Orders follow from the state and an agent's report: a Launch or Terminate may be lost or repeated.

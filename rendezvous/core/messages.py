@@ -11,7 +11,7 @@ from typing import Self, TypeAlias
 
 from rendezvous.core.model import Assignment, Endpoint, Generation, Host, Round, Worker
 from rendezvous.core.outcome import SIGTERM, Outcome
-from rendezvous.core.reports import Decision, Report, Verdict
+from rendezvous.core.reports import Action, RecoveryDecision, Report
 
 
 class CoreError(Exception):
@@ -239,12 +239,12 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Send every member its new generation: the assignments (in rank order) and the verdict."""
+    """Send every member its new generation: the assignments (in rank order) and the decision."""
 
     generation: Generation
     assignments: tuple[Assignment, ...]
     reason: str
-    verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
+    decision: RecoveryDecision = RecoveryDecision(Action.BEGIN)  # noqa: RUF009 - an immutable value may be shared
 
 
 @dataclass(frozen=True, slots=True)

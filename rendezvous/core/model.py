@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from rendezvous.core.reports import Decision, Verdict
+from rendezvous.core.reports import Action, RecoveryDecision
 
 UNBOUNDED = 2**31 - 1  # workers: as many as there are slots
 LEAST_REPORT_SECONDS = 60.0
@@ -301,13 +301,13 @@ class Membership:
     """What a worker receives about its generation.
 
     key: the generation's secret, with which its members authenticate each other.
-    verdict: what all members do with the operations that the last generation left pending.
+    decision: what all members do with the operations that the last generation left pending.
     """
 
     generation: int
     assignment: Assignment
     key: bytes = field(repr=False)
-    verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
+    decision: RecoveryDecision = RecoveryDecision(Action.BEGIN)  # noqa: RUF009 - an immutable value may be shared
 
 
 def rank(members: Sequence[Slot]) -> tuple[Assignment, ...]:

@@ -1,6 +1,6 @@
-"""What survivors report after a loss, the verdict that answers them, and an index for thousands of reports.
+"""What survivors report after a loss, the decision that answers them, and an index for thousands of reports.
 
-The rules that lead from reports to a verdict are in `verdict.py`.
+The rules that lead from reports to a decision are in `decision.py`.
 
 An operation that is pending on one survivor may be completed on another. The ranks of its process set, its name and its
 place in the order identify it. The place is the operation's index, if the survivor has received its release; else any
@@ -99,7 +99,7 @@ def trains(report: Report) -> bool:
     )
 
 
-class Decision(StrEnum):
+class Action(StrEnum):
     """What all members of a generation do when it is published."""
 
     BEGIN = "begin"  # start as they are: all have called `init()`
@@ -126,7 +126,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RecoveryDecision:
     """What all members of a generation do with the operations that the last one left pending; the same for all.
 
     survivors: for RETRY: the members' ranks in the old generation, in the order of the new one.
@@ -135,7 +135,7 @@ class Verdict:
     reason: one sentence without a full stop, for the user.
     """
 
-    decision: Decision
+    action: Action
     survivors: tuple[int, ...] = ()
     done: tuple[Done, ...] = ()
     removed_only: bool = False

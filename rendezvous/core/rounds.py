@@ -20,7 +20,7 @@ from rendezvous.core.losses import KEPT_LOSSES, count_slot_failure, lose_host
 from rendezvous.core.messages import Effects, Log, Lost
 from rendezvous.core.model import Slot, Worker, rank
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome, run_short
-from rendezvous.core.reports import Decision, Verdict
+from rendezvous.core.reports import Action, RecoveryDecision
 from rendezvous.core.scheduling import begin_round, list_open_slots, make_launches, note_stopped, retire
 from rendezvous.core.state import Offer, Restart, State
 
@@ -178,7 +178,7 @@ def _clear(state: State) -> State:
         state.enter(Phase.FORMING),
         short_since=_keep_shortage(state),
         generation=None,
-        verdict=Verdict(Decision.BEGIN),
+        decision=RecoveryDecision(Action.BEGIN),
         failures=0,
         crash_loop=CrashLoop(),
         resets=0,

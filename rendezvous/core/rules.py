@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from rendezvous.core.decision import STATE_LOST, AwaitWorkers, End, Situation, decide
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.losses import (
     give_up_workers,
@@ -30,7 +31,7 @@ from rendezvous.core.outcome import (
     give_up,
     lose_state,
 )
-from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
+from rendezvous.core.reports import Action, JoinReason, RecoveryDecision, Report
 from rendezvous.core.scheduling import (
     Composition,
     arrange,
@@ -42,14 +43,13 @@ from rendezvous.core.scheduling import (
     stop_workers,
 )
 from rendezvous.core.state import Offer, State
-from rendezvous.core.verdict import STATE_LOST, AwaitWorkers, End, Situation, decide
 
 Rule: TypeAlias = Callable[[State], tuple[State, Effects]]
 
 _REPEATED = frozenset({Cause.STATE_LOST, Cause.FAILS_AGAIN})  # a new job would end in the same way
 _NO_REPLACEMENT = "no new worker will come: the script has no hvd.elastic.run"
-_ADDING = frozenset({Decision.RESIZE, Decision.RESTORE})  # new workers copy the others' state
-_PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at its commit
+_ADDING = frozenset({Action.RESIZE, Action.RESTORE})  # new workers copy the others' state
+_PLANNED = frozenset({Action.BEGIN, Action.RESIZE})  # by the program, or at its commit
 
 
 def conclude_job(state: State) -> tuple[State, Effects]:
@@ -128,7 +128,7 @@ def offer_resize(state: State) -> tuple[State, Effects]:
     survivors = state.survivors()
     if not all(record.has_state for record in survivors):
         return state, ()
-    composition = compose(state, Decision.RESIZE, survivors)
+    composition = compose(state, Action.RESIZE, survivors)
     added = tuple(record.worker for record in composition.added)
     removed = tuple(record.worker for record in composition.removed)
     offer = Offer(state.offer.number + 1, added, removed)
@@ -212,7 +212,7 @@ def forget_silent_hosts(state: State) -> tuple[State, Effects]:
 
 
 def publish(state: State) -> tuple[State, Effects]:
-    """Reach the verdict and publish the next generation, if all awaited workers have joined."""
+    """Reach the decision and publish the next generation, if all awaited workers have joined."""
     if state.phase not in {Phase.FORMING, Phase.REFORMING} or not state.waiting or state.refusal is not None:
         return state, ()
     if state.number:
@@ -244,7 +244,7 @@ def _publish_first(state: State) -> tuple[State, Effects]:
     members = arrange((), state.list_workers(WorkerState.WAITING), state.slots)
     started = len(members) + state.count(WorkerState.INTENDED)
     reason = _describe_all(started) if len(members) == started else f"{len(members)} of {started} workers have joined"
-    return _publish(state, Verdict(Decision.BEGIN), Composition(members), reason)
+    return _publish(state, RecoveryDecision(Action.BEGIN), Composition(members), reason)
 
 
 def _judge(state: State) -> tuple[State, Effects]:
@@ -264,7 +264,7 @@ def _judge(state: State) -> tuple[State, Effects]:
     cause = _find_cause(state, reports.values())
     had_state = frozenset(ranks[record.worker] for record in survivors if record.had_state)
     size = len(generation.members)
-    situation = Situation(size, reports, state.least_size, newcomers, state.verdict, cause, had_state)
+    situation = Situation(size, reports, state.least_size, newcomers, state.decision, cause, had_state)
     match decide(situation):
         case End(reason, is_state_lost):
             return state.with_end((lose_state if is_state_lost else give_up)(reason, state.cause)), ()
@@ -273,8 +273,8 @@ def _judge(state: State) -> tuple[State, Effects]:
         case AwaitWorkers():
             since = state.clock if state.short_since is None else state.short_since
             return replace(state.enter(Phase.REFORMING), deadline=None, short_since=since), ()
-        case Verdict() as verdict:
-            return _publish_next(replace(state, crash_loop=crash_loop), verdict, survivors, ranks)
+        case RecoveryDecision() as decision:
+            return _publish_next(replace(state, crash_loop=crash_loop), decision, survivors, ranks)
 
 
 def _drop_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: str) -> tuple[State, Effects]:
@@ -305,20 +305,20 @@ def _find_cause(state: State, reports: Iterable[Report]) -> str:
 
 
 def _publish_next(
-    state: State, verdict: Verdict, survivors: tuple[WorkerRecord, ...], ranks: Mapping[Worker, int]
+    state: State, decision: RecoveryDecision, survivors: tuple[WorkerRecord, ...], ranks: Mapping[Worker, int]
 ) -> tuple[State, Effects]:
-    composition = compose(state, verdict.decision, survivors)
-    if verdict.decision is Decision.RETRY:
-        verdict = replace(verdict, survivors=tuple(ranks[record.worker] for record in composition.members))
+    composition = compose(state, decision.action, survivors)
+    if decision.action is Action.RETRY:
+        decision = replace(decision, survivors=tuple(ranks[record.worker] for record in composition.members))
     if any(record.report is not None and record.report.reason is not JoinReason.BEGIN for record in survivors):
         if not state.may_reset:
-            return replace(state, outcome=exhaust_resets(state.resets, verdict.reason, state.cause)), ()
+            return replace(state, outcome=exhaust_resets(state.resets, decision.reason, state.cause)), ()
         state = replace(state, resets=state.resets + 1)
-    reason = verdict.reason or _describe_all(len(composition.members))
-    logs = _describe_next_generation(state, verdict, composition.members)
-    if not state.logged_alone and is_never_replaced(state, verdict):
+    reason = decision.reason or _describe_all(len(composition.members))
+    logs = _describe_next_generation(state, decision, composition.members)
+    if not state.logged_alone and is_never_replaced(state, decision):
         state, logs = replace(state, logged_alone=True), (*logs, Log(_NO_REPLACEMENT))
-    state, effects = _publish(state, verdict, composition, reason)
+    state, effects = _publish(state, decision, composition, reason)
     return state, effects + logs
 
 
@@ -326,7 +326,7 @@ def _describe_all(workers: int) -> str:
     return "the only worker has joined" if workers == 1 else f"all {workers} workers have joined"
 
 
-def _publish(state: State, verdict: Verdict, composition: Composition, reason: str) -> tuple[State, Effects]:
+def _publish(state: State, decision: RecoveryDecision, composition: Composition, reason: str) -> tuple[State, Effects]:
     number = state.published + 1
     members = composition.members
     assignments = rank([record.worker.slot for record in members])
@@ -338,7 +338,7 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
             assignment=assignment,
             generation=number,
             report=None,
-            needs_state=verdict.decision in _ADDING and (record.needs_state or record.worker in added),
+            needs_state=decision.action in _ADDING and (record.needs_state or record.worker in added),
         )
         for record, assignment in zip(members, assignments, strict=True)
     )
@@ -349,7 +349,7 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
         state.enter(Phase.RUNNING),
         generation=generation,
         published=number,
-        verdict=verdict,
+        decision=decision,
         cause=None,
         deadline=None,
         short_since=None,
@@ -357,14 +357,16 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
         interruption=None,
         offer=Offer(state.offer.number),
     )
-    effects: Effects = (Publish(generation, assignments, reason, verdict),)
+    effects: Effects = (Publish(generation, assignments, reason, decision),)
     for record in composition.removed:
         state, more = retire(state, [record], explain_removal(former, record.worker.slot))
         effects += more
     return state, effects
 
 
-def _describe_next_generation(state: State, verdict: Verdict, next_members: Sequence[WorkerRecord]) -> tuple[Log, ...]:
+def _describe_next_generation(
+    state: State, decision: RecoveryDecision, next_members: Sequence[WorkerRecord]
+) -> tuple[Log, ...]:
     """With how many workers the job continues, and why it was interrupted where no worker was lost.
 
     Where all members call `init()` again, or begin again at a commit, and are the same as before, nothing is logged.
@@ -373,11 +375,11 @@ def _describe_next_generation(state: State, verdict: Verdict, next_members: Sequ
         return ()
     former, members = set(state.generation.members), {record.worker for record in next_members}
     errors = [each.report.error for each in state.survivors() if each.report is not None and each.report.error]
-    reason = "" if not errors else verdict.reason if verdict.decision is Decision.RESTORE else errors[0]
+    reason = "" if not errors else decision.reason if decision.action is Action.RESTORE else errors[0]
     logs = []
     if errors and former <= members:
         logs.append(Log(" ".join(reason.split()).rstrip(".")))  # it may have the program's own words
-    if errors or former != members or verdict.decision not in _PLANNED:
+    if errors or former != members or decision.action not in _PLANNED:
         count = len(members)
         logs.append(Log(f"the job continues with {count} worker{'' if count == 1 else 's'}"))
     return tuple(logs)

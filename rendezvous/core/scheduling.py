@@ -27,7 +27,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Assignment, Host, Round, Slot, Worker, rank
 from rendezvous.core.outcome import SIGABRT
-from rendezvous.core.reports import Decision, Verdict, trains
+from rendezvous.core.reports import Action, RecoveryDecision, trains
 from rendezvous.core.state import State
 
 
@@ -55,13 +55,13 @@ class Composition:
     removed: tuple[WorkerRecord, ...] = ()
 
 
-def compose(state: State, decision: Decision, survivors: Sequence[WorkerRecord]) -> Composition:
+def compose(state: State, action: Action, survivors: Sequence[WorkerRecord]) -> Composition:
     """Choose the members of the next generation.
 
     At a RESIZE or RESTORE, survivors on slots that are no longer offered are removed. Some stay for one more generation
     if the job had too few workers without them, or no worker with the state.
     """
-    if decision is Decision.RETRY:
+    if action is Action.RETRY:
         return Composition(arrange(survivors, (), state.slots))
     staying = {record.worker: record for record in survivors if state.offers(record.worker.slot)}
     ready = [record for record in state.list_workers(WorkerState.READY) if state.offers(record.worker.slot)]
@@ -325,10 +325,10 @@ def _can_add(state: State, survivors: tuple[WorkerRecord, ...]) -> bool:
     return can_begin_again and state.may_reset and state.policy.max_size > 1
 
 
-def is_never_replaced(state: State, verdict: Verdict) -> bool:
+def is_never_replaced(state: State, decision: RecoveryDecision) -> bool:
     """A worker is lost, and the others train outside of a function that newcomers could enter with them."""
     survivors = state.survivors()
-    if verdict.decision is not Decision.RETRY or state.generation is None or state.policy.max_size == 1:
+    if decision.action is not Action.RETRY or state.generation is None or state.policy.max_size == 1:
         return False
     if len(survivors) == len(state.generation.members) or any(each.has_state or each.had_state for each in survivors):
         return False

@@ -9,7 +9,7 @@ from rendezvous.core.failures import Blacklist, CrashLoop
 from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerRecord, WorkerState, check_transition
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Cause, Outcome
-from rendezvous.core.reports import Decision, Verdict
+from rendezvous.core.reports import Action, RecoveryDecision
 from rendezvous.core.table import Table
 
 
@@ -83,7 +83,7 @@ class State:
     last_heard: by host in use, when its agent last reported or was configured; None before that.
     counts: how many workers are in each state, so that a join needs no scan.
     generation: the newest one of this round. published: the number of the last one, which only grows.
-    verdict: the verdict with which it began.
+    decision: the decision with which it began.
     failures: how many workers and hosts have failed. cause: the first failure since the newest generation.
     waiting_since: since when a worker has been WAITING; None if none is.
     refusal: why no further generation follows; set when the first worker exits with 0. Then no worker is WAITING.
@@ -125,7 +125,7 @@ class State:
     last_heard: Table[str, float | None] = Table.of(())  # noqa: RUF009 - an immutable value may be shared
     counts: Mapping[WorkerState, int] = field(default_factory=dict)
     generation: Generation | None = None
-    verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
+    decision: RecoveryDecision = RecoveryDecision(Action.BEGIN)  # noqa: RUF009 - an immutable value may be shared
     failures: int = 0
     cause: Outcome | None = None
     waiting_since: float | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rendezvous.core.messages import Announce, Depart, Effect, Interrupt, OfferResize, Publish, Refuse
 from rendezvous.core.model import Assignment, Worker
-from rendezvous.core.reports import Decision, Verdict
+from rendezvous.core.reports import Action, RecoveryDecision
 
 KEY_BYTES = 32  # of a generation's key
 
@@ -26,7 +26,7 @@ class Published:
     generation: int
     members: tuple[tuple[Worker, Assignment], ...]
     key: bytes = field(repr=False)
-    verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
+    decision: RecoveryDecision = RecoveryDecision(Action.BEGIN)  # noqa: RUF009 - an immutable value may be shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Topics:
         for worker, assignment in zip(publish.generation.members, publish.assignments, strict=True):
             members.setdefault(worker.slot.host, []).append((worker, assignment))
         for host, ranked in members.items():
-            self.of(host).publish(Published(number, tuple(ranked), key, publish.verdict))
+            self.of(host).publish(Published(number, tuple(ranked), key, publish.decision))
 
     def _make_key(self, generation: int) -> bytes:
         """The key of a generation; the same if it is published again."""

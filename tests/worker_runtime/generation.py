@@ -19,7 +19,7 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Retry
 from worker_runtime.engine.succession import Succession
 from worker_runtime.groups.torch_groups import TorchGroup, TorchGroups
-from worker_runtime.rendezvous import Decision, Endpoint, Membership, Verdict
+from worker_runtime.rendezvous import Action, Endpoint, Membership, RecoveryDecision
 
 LARGE = 300_000  # elements of float32: more than travel inside a request
 _ANY = Request(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers are sent
@@ -167,6 +167,6 @@ def make_succession(generation: PlayedGeneration, note: Callable[[str], None] = 
     return Succession(Engine(generation.group, generation.link, policy, 5.0, generation.group.generation), policy)
 
 
-def retry(*survivors: int, done: tuple[Done, ...] = ()) -> Verdict:
-    """The verdict that these ranks continue."""
-    return Verdict(Decision.RETRY, survivors, done)
+def retry(*survivors: int, done: tuple[Done, ...] = ()) -> RecoveryDecision:
+    """The decision that these ranks continue."""
+    return RecoveryDecision(Action.RETRY, survivors, done)

@@ -6,11 +6,11 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from rendezvous.core.model import Endpoint
-from rendezvous.core.reports import Report, Verdict
+from rendezvous.core.reports import RecoveryDecision, Report
 from tests.waiting import LIMIT_SECONDS
 from worker_runtime.rendezvous import (
+    Action,
     Assignment,
-    Decision,
     Depart,
     Interrupt,
     Membership,
@@ -98,9 +98,8 @@ class Registrar:
         self._notices.put(None)
 
 
-def publish(
-    number: int, decision: Decision, survivors: tuple[int, ...] = (), rank: int = 0, size: int = 1
-) -> Membership:
+def publish(number: int, action: Action, survivors: tuple[int, ...] = (), rank: int = 0, size: int = 1) -> Membership:
     """A generation in which this worker has that rank."""
     numbers = Assignment(rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1)
-    return Membership(number, numbers, bytes([number]) * 32, Verdict(decision, survivors, reason="rank 1 was lost"))
+    decision = RecoveryDecision(action, survivors, reason="rank 1 was lost")
+    return Membership(number, numbers, bytes([number]) * 32, decision)

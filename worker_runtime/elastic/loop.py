@@ -14,7 +14,7 @@ from worker_runtime.elastic import exchange
 from worker_runtime.elastic.states import RanksLostInterrupt, State
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.rendezvous import Decision, JoinReason, Verdict, read_checkpoint
+from worker_runtime.rendezvous import Action, JoinReason, RecoveryDecision, read_checkpoint
 
 # After this many failures of the same reason without a commit in between, the error is the program's own: it is raised.
 MAX_REPEATED_FAILURES = 3
@@ -26,7 +26,7 @@ ResultT = TypeVar("ResultT")
 StateT = TypeVar("StateT", bound=State)
 
 # Rejoins the job, given the reason and the error text; returns the recovery decision of all ranks, if there is one.
-Enter = Callable[[JoinReason, str], Verdict | None]
+Enter = Callable[[JoinReason, str], RecoveryDecision | None]
 
 
 def run_fn(
@@ -95,18 +95,18 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter, *, must_re
             reason = JoinReason.RESIZE
         if reason is not None:
             notification_manager.forget()
-            verdict = _enter(enter, reason, failure)
-            decision = Decision.RESTORE if reason is JoinReason.RESTORE else None
-            if verdict is not None:
-                decision = decision or verdict.decision
-                is_same = decision is Decision.RESIZE and verdict.removed_only
+            decision = _enter(enter, reason, failure)
+            action = Action.RESTORE if reason is JoinReason.RESTORE else None
+            if decision is not None:
+                action = action or decision.action
+                is_same = action is Action.RESIZE and decision.removed_only
                 skip_sync = skip_sync and is_same  # others may have come in the meantime
-            if decision is Decision.RESTORE:
+            if action is Action.RESTORE:
                 state.restore()  # not earlier: until here this rank's operations could still write to tensors
         must_reset = True
 
 
-def _enter(enter: Enter, reason: JoinReason, failure: HorovodInternalError | None) -> Verdict | None:
+def _enter(enter: Enter, reason: JoinReason, failure: HorovodInternalError | None) -> RecoveryDecision | None:
     """Rejoin the job. If the job rejects this worker, raise the program's failure with the rejection added.
 
     The program sees one traceback, that of its own failure, and one message.

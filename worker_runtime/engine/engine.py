@@ -362,7 +362,7 @@ class Engine:
         """Wait until all ranks that are left are here. Afterwards `steps.members` has these ranks, on all alike.
 
         It needs two commit rounds. One that only a lost rank has not submitted counts as done by that rank, too: see
-        `rendezvous/core/verdict.py`. The next one is without it. Neither counts as a step. A loss meanwhile is no
+        `rendezvous/core/decision.py`. The next one is without it. Neither counts as a step. A loss meanwhile is no
         error.
 
         Raises:

@@ -20,7 +20,7 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import STOPPING, Retry, decode_answer, runs_with_step
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StuckError
-from worker_runtime.rendezvous import JoinReason, PendingOperation, Report, Verdict
+from worker_runtime.rendezvous import JoinReason, PendingOperation, RecoveryDecision, Report
 
 _HALT_SECONDS = 0.3  # how long to wait for the sequencer's last answer: it may itself be lost
 
@@ -89,19 +89,19 @@ class Succession:
                 floor=self._retry.floor,
             )
 
-    def adopt(self, number: int, rank: int, size: int, verdict: Verdict) -> None:
-        """Enter the next generation, which is not connected yet. Complete the operations that its verdict calls done.
+    def adopt(self, number: int, rank: int, size: int, decision: RecoveryDecision) -> None:
+        """Enter the next generation, which is not connected yet. Complete the operations that its decision calls done.
 
         Args:
             number: the number of the generation.
             rank: this worker's rank in it.
             size: the size of the generation.
-            verdict: the recovery decision, which is RETRY.
+            decision: the recovery decision, which is RETRY.
         """
         engine, generation = self.engine, Generation(number, rank, size)
         self.disconnect()
-        ranks = {old: new for new, old in enumerate(verdict.survivors)}
-        done = {(each.ranks, each.number, each.name): each.answer for each in verdict.done}
+        ranks = {old: new for new, old in enumerate(decision.survivors)}
+        done = {(each.ranks, each.number, each.name): each.answer for each in decision.done}
         with engine.in_flight.lock:
             former = engine.current.sets
             engine.current, engine.moved = generation, ranks
@@ -110,7 +110,7 @@ class Succession:
             for handle in engine.in_flight:
                 if not handle.is_answered:
                     self._carry_over(handle, former.list_ranks(handle.operation.request.process_set), done)
-            engine.steps.original_ranks = tuple(engine.steps.original_ranks[rank] for rank in verdict.survivors)
+            engine.steps.original_ranks = tuple(engine.steps.original_ranks[rank] for rank in decision.survivors)
             engine.rank, engine.size, engine.generation = rank, size, number
             engine.in_flight.changed.notify_all()
 
@@ -215,7 +215,7 @@ class Succession:
         Args:
             handle: the operation's handle.
             former: the former ranks of its set.
-            done: the sequencer's answers to the operations that the verdict calls done, by (ranks, round, name).
+            done: the sequencer's answers to the operations that the decision calls done, by (ranks, round, name).
         """
         engine = self.engine
         self._indices.pop(handle, None)

@@ -2,7 +2,7 @@
 
 The recovery thread receives the notice that the generation was interrupted, or a failure that this worker has noticed
 itself. It suspends the engine, reports the pending operations to the rendezvous, and waits for the next generation and
-its verdict (the recovery decision), which is the same for all survivors:
+its recovery decision, which is the same for all survivors:
 
 - RETRY: pending operations run again with the surviving ranks. The program notices nothing.
 - RESTORE, RESIZE: pending operations raise. Under `elastic.run` the function restarts: the program calls `enter`, and
@@ -41,17 +41,17 @@ from worker_runtime.membership.formation import (
     Joined,
 )
 from worker_runtime.rendezvous import (
+    Action,
     Assignment,
     Bootstrap,
-    Decision,
     Depart,
     Interrupt,
     JoinReason,
     Membership,
     OfferResize,
+    RecoveryDecision,
     RendezvousError,
     Report,
-    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _JOIN_SECONDS = 5.0  # for a thread of this module to end
 _LOOK_SECONDS = 0.5  # between two checks while a generation is awaited; usually the thread is woken before
 
 
-Entered = tuple[Assignment, Engine, Verdict]  # the generation that the program enters
+Entered = tuple[Assignment, Engine, RecoveryDecision]  # the generation that the program enters
 
 
 class Recovery:
@@ -300,15 +300,15 @@ class Recovery:
         self._formation.start()
 
     def _join(self, membership: Membership) -> None:
-        """Follow the verdict of a published generation."""
+        """Follow the decision of a published generation."""
         self._generation = membership.generation
-        _LOG.debug("published: generation %d, %s", membership.generation, membership.verdict.decision)
-        succession, verdict, numbers = self._succession, membership.verdict, membership.assignment
+        _LOG.debug("published: generation %d, %s", membership.generation, membership.decision.action)
+        succession, decision, numbers = self._succession, membership.decision, membership.assignment
         if succession is not None:
-            if verdict.decision is Decision.RETRY:
-                succession.adopt(membership.generation, numbers.rank, numbers.size, verdict)
+            if decision.action is Action.RETRY:
+                succession.adopt(membership.generation, numbers.rank, numbers.size, decision)
             else:
-                succession.engine.fail_all(_explain(verdict))
+                succession.engine.fail_all(_explain(decision))
                 with self._lock:
                     self._succession = None  # the program will enter the generation
         self._leave(self._interrupted.generation, self._interrupted.reason)
@@ -345,7 +345,7 @@ class Recovery:
         self._succession = succession = Succession(engine, retry)
         for notice in self._departed:
             succession.note_departed(notice.generation, notice.rank)
-        return numbers, engine, formation.membership.verdict
+        return numbers, engine, formation.membership.decision
 
     def _give_up(self, error: Exception) -> None:
         """Fail all operations: there is no further generation for this worker."""
@@ -363,8 +363,8 @@ def _end_process(sentence: str) -> None:
     os._exit(1)
 
 
-def _explain(verdict: Verdict) -> Callable[[str], Exception]:
+def _explain(decision: RecoveryDecision) -> Callable[[str], Exception]:
     """A function that creates the error of an operation that will not run, from its title."""
-    if verdict.decision is Decision.RESIZE:
-        return lambda _: HostsUpdatedInterrupt(skip_sync=verdict.removed_only)
-    return lambda title: HorovodInternalError(f"{title} was interrupted: {verdict.reason}")
+    if decision.action is Action.RESIZE:
+        return lambda _: HostsUpdatedInterrupt(skip_sync=decision.removed_only)
+    return lambda title: HorovodInternalError(f"{title} was interrupted: {decision.reason}")

@@ -30,8 +30,8 @@ from worker_runtime.rendezvous import (
     JoinReason,
     JoinRefusedError,
     OfferResize,
+    RecoveryDecision,
     RendezvousError,
-    Verdict,
     connect,
     forget_world,
     read_backend,
@@ -127,7 +127,7 @@ class Runtime:
                 atexit.register(self._end)
                 os.register_at_fork(after_in_child=self._abandon)
 
-    def rejoin(self, reason: JoinReason, error: str = "") -> Verdict | None:
+    def rejoin(self, reason: JoinReason, error: str = "") -> RecoveryDecision | None:
         """Enter the next generation, after an exception of the training function.
 
         Args:
@@ -135,7 +135,7 @@ class Runtime:
             error: the error text of a RESTORE.
 
         Returns:
-            The verdict in an elastic job; None in a static one, where this leaves the job and joins again.
+            The decision in an elastic job; None in a static one, where this leaves the job and joins again.
 
         Raises:
             InitializationError: there is no further generation for this worker.
@@ -149,11 +149,11 @@ class Runtime:
                 return None
             self.world = None
             try:
-                assignment, engine, verdict = recovery.enter(reason, error)
+                assignment, engine, decision = recovery.enter(reason, error)
             except RendezvousError as rejection:
                 raise _explain(rejection) from None
             self.world = _World(assignment, engine)
-            return verdict
+            return decision
 
     @property
     def is_late(self) -> bool:

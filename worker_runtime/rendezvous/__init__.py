@@ -38,7 +38,14 @@ with own_packages():
         limit_silence,
         rank,
     )
-    from rendezvous.core.reports import CompletedOperation, Decision, JoinReason, PendingOperation, Report, Verdict
+    from rendezvous.core.reports import (
+        Action,
+        CompletedOperation,
+        JoinReason,
+        PendingOperation,
+        RecoveryDecision,
+        Report,
+    )
     from rendezvous.errors import JoinRefusedError, RendezvousError, SequencerStartError
     from rendezvous.server.threads import count_startable
     from rendezvous.wire.processes import (
@@ -63,12 +70,12 @@ __all__ = [
     "DESCRIPTORS",
     "LENGTH",
     "SEQUENCER",
+    "Action",
     "Activation",
     "Assignment",
     "Backend",
     "Bootstrap",
     "CompletedOperation",
-    "Decision",
     "Depart",
     "Endpoint",
     "ForkRequest",
@@ -81,11 +88,11 @@ __all__ = [
     "OfferResize",
     "PendingOperation",
     "Ready",
+    "RecoveryDecision",
     "RendezvousError",
     "Report",
     "SequencerStartError",
     "Slot",
-    "Verdict",
     "connect",
     "count_startable",
     "decode",

@@ -14,7 +14,7 @@ import rendezvous.client.worker
 from rendezvous.client import WorkerClient
 from rendezvous.core.messages import Depart, Exited, Interrupt, OfferResize
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Policy, Slot, Worker
-from rendezvous.core.reports import Decision, Done, JoinReason, PendingOperation, Report
+from rendezvous.core.reports import Action, Done, JoinReason, PendingOperation, Report
 from rendezvous.errors import (
     CallRefusedError,
     GenerationInterruptedError,
@@ -205,7 +205,7 @@ async def test_a_worker_that_joins_again_waits_for_a_newer_generation_and_its_se
 
 
 @in_clean_loop
-async def test_an_interruption_leads_to_reports_and_a_verdict(path: Path) -> None:
+async def test_an_interruption_leads_to_reports_and_a_decision(path: Path) -> None:
     async with open_elastic_pair(path) as (stage, client, _):
         heard: list[Interrupt | OfferResize | Depart] = []
         following = asyncio.create_task(asyncio.to_thread(lambda: heard.extend(client.follow())))
@@ -217,9 +217,9 @@ async def test_an_interruption_leads_to_reports_and_a_verdict(path: Path) -> Non
         report = Report(JoinReason.CONTINUE, has_state=True, pending=(pending,))
         membership = await in_thread(partial(client.join, 1, report))
         assert membership.assignment == Assignment(0, 1, 0, 1, 0, 1)
-        assert membership.verdict.decision is Decision.RETRY
-        assert membership.verdict.survivors == (0,)
-        assert membership.verdict.done == (Done((0, 1), 7),)
+        assert membership.decision.action is Action.RETRY
+        assert membership.decision.survivors == (0,)
+        assert membership.decision.done == (Done((0, 1), 7),)
         await in_thread(client.close)
         await following
 
@@ -248,8 +248,8 @@ async def test_a_new_worker_is_offered_and_added_and_the_one_it_replaced_is_refu
             notices = first.follow()
             assert await in_thread(lambda: next(notices)) == OfferResize(2, 1, adds=True, removes=False)
             membership = await in_thread(partial(first.join, 2, Report(JoinReason.RESIZE, has_state=True)))
-            assert (await joining).verdict == membership.verdict
-            assert membership.verdict.decision is Decision.RESIZE
+            assert (await joining).decision == membership.decision
+            assert membership.decision.action is Action.RESIZE
             assert membership.assignment.size == 2
             await in_thread(partial(newcomer.declare, needs_state=True))
             assert stage.server.state.workers[A1.slot].needs_state

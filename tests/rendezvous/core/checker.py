@@ -30,7 +30,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Cause
-from rendezvous.core.reports import Decision, JoinReason, Report
+from rendezvous.core.reports import Action, JoinReason, Report
 from rendezvous.core.rounds import MOST_PAUSE_SECONDS
 from rendezvous.core.state import State
 from tests.rendezvous.core.laws import (
@@ -56,7 +56,7 @@ class Checker:
         self.state = membership.begin(policy)
         self.events: Counter[str] = Counter()
         self.effects: Counter[str] = Counter()
-        self.verdicts: Counter[str] = Counter()
+        self.decisions: Counter[str] = Counter()
         self.phases: Counter[str] = Counter()
         self.illegal = 0
         self.finish: Finish | None = None
@@ -240,31 +240,31 @@ class Checker:
         for worker in members:
             after, _ = self._reports[worker]
             assert after == number - 1 or worker not in former, "no worker is in it without having requested it"
-        self._check_verdict(publish, former)
+        self._check_decision(publish, former)
         self._published.append(publish)
         self._former = members
-        self.verdicts[publish.verdict.decision] += 1
+        self.decisions[publish.decision.action] += 1
 
-    def _check_verdict(self, publish: Publish, former: tuple[Worker, ...]) -> None:
-        verdict, members = publish.verdict, publish.generation.members
+    def _check_decision(self, publish: Publish, former: tuple[Worker, ...]) -> None:
+        decision, members = publish.decision, publish.generation.members
         survivors = [worker for worker in former if worker in members]
         if not former:
-            assert verdict.decision is Decision.BEGIN
+            assert decision.action is Action.BEGIN
             return
         needing = {worker for worker in survivors if self._needs_state(worker)}
         kept = [worker for worker in survivors if worker not in needing]
         assert [worker for worker in members if worker in kept] == kept, "a survivor keeps its place among survivors"
-        if verdict.decision in {Decision.RESIZE, Decision.RESTORE}:
+        if decision.action in {Action.RESIZE, Action.RESTORE}:
             assert members[0] in kept, "rank 0 holds the state that all others copy"
         reports = {former.index(worker): self._reports[worker][1] for worker in survivors}
-        if verdict.decision is Decision.RETRY:
-            assert [former[rank] for rank in verdict.survivors] == list(members), "a retry has only survivors"
-            check_retry(len(former), reports, verdict)
+        if decision.action is Action.RETRY:
+            assert [former[rank] for rank in decision.survivors] == list(members), "a retry has only survivors"
+            check_retry(len(former), reports, decision)
         if any(report.reason is JoinReason.RESTORE for report in reports.values()):
-            assert verdict.decision is Decision.RESTORE
-        if verdict.removed_only:
+            assert decision.action is Action.RESTORE
+        if decision.removed_only:
             assert set(members) <= set(former)
-        if verdict.decision in {Decision.RETRY, Decision.RESTORE}:
+        if decision.action in {Action.RETRY, Action.RESTORE}:
             assert publish.generation.number - 1 in self._interrupted, "no worker continues that was not stopped"
 
     def _needs_state(self, worker: Worker) -> bool:

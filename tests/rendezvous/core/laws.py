@@ -1,4 +1,4 @@
-"""What a verdict, an outcome or a round may be, in the words of the laws and not of the code that is judged by them."""
+"""What a decision, an outcome or a round may be, in the words of the laws and not of the code that they judge."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.core.outcome import Cause, Outcome
-from rendezvous.core.reports import Done, JoinReason, PendingOperation, Report, Verdict
+from rendezvous.core.reports import Done, JoinReason, PendingOperation, RecoveryDecision, Report
 from rendezvous.core.rounds import MOST_PAUSE_SECONDS, QUICK_SECONDS
 from rendezvous.core.state import State
 
@@ -52,14 +52,14 @@ def number_members(members: Sequence[Slot]) -> tuple[Assignment, ...]:
     )
 
 
-def check_retry(size: int, reports: Mapping[int, Report], verdict: Verdict) -> None:
+def check_retry(size: int, reports: Mapping[int, Report], decision: RecoveryDecision) -> None:
     """Every pending operation of every survivor is decided once: it is done, or run again by all who were in it."""
     assert all(report.reason in {JoinReason.CONTINUE, JoinReason.FORM} for report in reports.values())
     for rank, report in reports.items():
         for operation in report.pending:
             done = Done(operation.ranks, operation.number, "" if operation.number else operation.name)
             others = {other: known for other, known in reports.items() if other in operation.ranks and other != rank}
-            called = [each for each in verdict.done if replace(each, answer=b"") == done]
+            called = [each for each in decision.done if replace(each, answer=b"") == done]
             if called:
                 assert is_known_to_all(operation, others), (
                     "an operation that a survivor has not even requested is called done"

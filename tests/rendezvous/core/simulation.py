@@ -27,7 +27,15 @@ from rendezvous.core.messages import (
     Ticked,
 )
 from rendezvous.core.model import Host, Worker
-from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReason, PendingOperation, Report, Verdict
+from rendezvous.core.reports import (
+    Action,
+    CompletedOperation,
+    Done,
+    JoinReason,
+    PendingOperation,
+    RecoveryDecision,
+    Report,
+)
 from rendezvous.core.rounds import MOST_PAUSE_SECONDS
 from tests.rendezvous.core.checker import Checker
 
@@ -118,28 +126,28 @@ class Simulation:
 
     def _publish(self, publish: Publish) -> None:
         """Every member takes part immediately, except that it may not be connected yet."""
-        verdict, self.members = publish.verdict, publish.generation.members
+        decision, self.members = publish.decision, publish.generation.members
         self.generation, self.offered = publish.generation.number, None
         for rank, worker in enumerate(self.members):
             each = self.alive.get(worker)
             if each is None:
                 continue  # it has ended, which is unknown yet
             is_new = each.generation != self.generation - 1
-            self._apply(each, verdict, is_new=is_new)
+            self._apply(each, decision, is_new=is_new)
             each.generation, each.rank, each.size = self.generation, rank, len(self.members)
             each.joined = each.is_connected = False
-        if verdict.decision is Decision.RETRY:
+        if decision.action is Action.RETRY:
             done = {each.done for worker in self.members if (each := self.alive.get(worker)) is not None}
             assert len(done) <= 1, "after a retry all stand at the same place"
 
-    def _apply(self, each: Trainee, verdict: Verdict, *, is_new: bool) -> None:
-        if verdict.decision is not Decision.RETRY:
+    def _apply(self, each: Trainee, decision: RecoveryDecision, *, is_new: bool) -> None:
+        if decision.action is not Action.RETRY:
             each.done = each.base = 0
             each.pending = False
-            each.needs_state = is_new and verdict.decision in {Decision.RESIZE, Decision.RESTORE}
+            each.needs_state = is_new and decision.action in {Action.RESIZE, Action.RESTORE}
             return
         if each.pending:
-            called = [done for done in verdict.done if replace(done, answer=b"") == self._describe_done(each)]
+            called = [done for done in decision.done if replace(done, answer=b"") == self._describe_done(each)]
             if called:
                 assert called[0].answer in {b"", _answer(each.done)}, "it was the answer of another"
                 each.done += 1

@@ -7,7 +7,7 @@ import pytest
 from rendezvous.core.losses import is_lost
 from rendezvous.core.membership import advance
 from rendezvous.core.outcome import Cause
-from rendezvous.core.reports import Decision
+from rendezvous.core.reports import Action
 from rendezvous.core.scheduling import compose
 from tests.rendezvous.core.transcript import Player, play
 
@@ -37,16 +37,16 @@ def test_a_host_that_has_not_reported_is_not_lost() -> None:
 def test_a_worker_that_was_added_needs_the_state() -> None:
     story = (*TRIO, "declare all", "exit a:1 1", "exit a:2 1", "join a:0 after=1 continue state", "join a:1#2")
     state = play(*story)
-    assert state.verdict.decision is Decision.RESTORE
+    assert state.decision.action is Action.RESTORE
     assert [record.needs_state for record in state.survivors()] == [False, True]
 
 
 def test_no_more_workers_are_taken_in_than_there_is_room_for() -> None:
     lost = ("exit a:2 1", "join a:2#2", "join a:0 after=1 continue state", "join a:1 after=1 continue state")
     state = play(*TRIO, "declare all", *lost)
-    assert len(compose(state, Decision.RESIZE, state.survivors()).added) == 1
+    assert len(compose(state, Action.RESIZE, state.survivors()).added) == 1
     crowd = replace(state, policy=replace(state.policy, max_size=2))
-    assert compose(crowd, Decision.RESIZE, crowd.survivors()).added == ()
+    assert compose(crowd, Action.RESIZE, crowd.survivors()).added == ()
 
 
 @pytest.mark.parametrize(("now", "offers"), [("5.75", []), ("6", ["> offer 1 to generation 1: adds"])])

@@ -35,7 +35,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Restarts, Slot, Worker
 from rendezvous.core.outcome import Cause
-from rendezvous.core.reports import Decision, JoinReason, Report
+from rendezvous.core.reports import Action, JoinReason, Report
 from tests.rendezvous.core.checker import Checker
 from tests.rendezvous.core.histories import KINDS, list_seeds
 from tests.rendezvous.core.strategies import choose_join, choose_report
@@ -223,7 +223,7 @@ def test_the_order_in_which_workers_end_well_does_not_matter(hosts: tuple[Host, 
 
 @pytest.mark.timeout(280)  # on a busy machine
 @pytest.mark.parametrize("seeds", list_seeds(), ids=str)
-def test_many_histories_hold_the_laws_and_show_every_kind_of_event_effect_phase_and_verdict(seeds: range) -> None:
+def test_many_histories_hold_the_laws_and_show_every_kind_of_event_effect_phase_and_decision(seeds: range) -> None:
     counts: Counter[str] = Counter()
     for seed in seeds:
         try:
@@ -231,7 +231,7 @@ def test_many_histories_hold_the_laws_and_show_every_kind_of_event_effect_phase_
         except AssertionError as error:
             error.add_note(f"in the history with seed {seed}")
             raise
-        counts += checker.events + checker.effects + checker.verdicts
+        counts += checker.events + checker.effects + checker.decisions
         counts.update({f"in {phase}": count for phase, count in checker.phases.items()})
         counts["illegal"] += checker.illegal
         counts["generations beyond the first"] += max(0, checker.effects["Publish"] - 1)
@@ -239,7 +239,7 @@ def test_many_histories_hold_the_laws_and_show_every_kind_of_event_effect_phase_
     for kind, count in counts.most_common():
         print(f"{count:>8} {kind}")  # noqa: T201 - pytest shows it when this fails, and with -s
     kinds = [kind.__name__ for kind in (*get_args(Event), *get_args(Effect))]
-    kinds += [str(each) for each in (*Cause, *Decision)] + [f"in {phase}" for phase in Phase]
+    kinds += [str(each) for each in (*Cause, *Action)] + [f"in {phase}" for phase in Phase]
     least = LEAST_OF_EACH_KIND * min(len(seeds), 2000) // 2000
     assert {kind: counts[kind] for kind in (*kinds, "illegal") if counts[kind] < least} == {}
     assert sum(counts[kind.__name__] for kind in get_args(Event)) >= MEAN_EVENTS * len(seeds)

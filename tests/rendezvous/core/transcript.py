@@ -60,7 +60,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Assignment, Policy, Worker
 from rendezvous.core.outcome import SIGTERM, Outcome
-from rendezvous.core.reports import Decision, Done, Verdict
+from rendezvous.core.reports import Action, Done, RecoveryDecision
 from rendezvous.core.state import State
 from tests import transcripts
 from tests.rendezvous.core.commands import parse_event, parse_policy
@@ -188,10 +188,10 @@ def show_effect(
 ) -> str:
     """An effect in one line; the numbers of a generation's members follow from their slots, and are not shown."""
     match effect:
-        case Publish(generation, assignments, reason, verdict):
+        case Publish(generation, assignments, reason, decision):
             assert assignments == number_members([worker.slot for worker in generation.members])
             members = " ".join(map(str, generation.members))
-            return f"publish {generation.number}{show_verdict(verdict)}: {members}  ({reason})"
+            return f"publish {generation.number}{show_decision(decision)}: {members}  ({reason})"
         case Announce(generation, endpoint):
             return f"announce {generation} at {endpoint.address}:{endpoint.port}"
         case Interrupt(generation, reason):
@@ -215,13 +215,13 @@ def show_effect(
             assert_never(effect)
 
 
-def show_verdict(verdict: Verdict) -> str:
+def show_decision(decision: RecoveryDecision) -> str:
     """What all do, where that is more than to begin."""
-    if verdict.decision is Decision.BEGIN:
+    if decision.action is Action.BEGIN:
         return ""
-    survivors = f" survivors={','.join(map(str, verdict.survivors))}" if verdict.survivors else ""
-    done = "".join(f" done={show_done(done)}" for done in verdict.done)
-    return f" {verdict.decision}{survivors}{done}{' removed_only' if verdict.removed_only else ''}"
+    survivors = f" survivors={','.join(map(str, decision.survivors))}" if decision.survivors else ""
+    done = "".join(f" done={show_done(done)}" for done in decision.done)
+    return f" {decision.action}{survivors}{done}{' removed_only' if decision.removed_only else ''}"
 
 
 def show_done(done: Done) -> str:

@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from rendezvous.core.messages import Announce, Depart, Exited, Interrupt, Launch, OfferResize, Refuse, Terminate
 from rendezvous.core.model import Assignment, Endpoint, Round, Slot, Worker
-from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReason, PendingOperation, Report, Verdict
+from rendezvous.core.reports import (
+    Action,
+    CompletedOperation,
+    Done,
+    JoinReason,
+    PendingOperation,
+    RecoveryDecision,
+    Report,
+)
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, SequencerFailed
 from rendezvous.wire.orders import (
@@ -86,9 +94,9 @@ reports = st.builds(
     st.booleans(),
     generations,
 )
-verdicts = st.builds(
-    Verdict,
-    st.sampled_from(Decision),
+decisions = st.builds(
+    RecoveryDecision,
+    st.sampled_from(Action),
     st.lists(numbers, max_size=4).map(tuple),
     st.lists(st.builds(Done, ranks, generations, texts, st.binary()), max_size=3).map(tuple),
     st.booleans(),
@@ -100,7 +108,7 @@ notices: st.SearchStrategy[Notification] = st.one_of(
         generations,
         st.lists(st.tuples(workers, assignments), max_size=3).map(tuple),
         st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES),
-        verdicts,
+        decisions,
     ),
     st.builds(Interrupt, generations, texts),
     st.builds(OfferResize, generations, generations, st.booleans(), st.booleans()),

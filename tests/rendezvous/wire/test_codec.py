@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protos import rendezvous_pb2 as pb
 from rendezvous.core.messages import Exited, Launch, Refuse, Terminate
 from rendezvous.core.model import Assignment, Worker
-from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReason, Report, Verdict
+from rendezvous.core.reports import Action, CompletedOperation, Done, JoinReason, RecoveryDecision, Report
 from rendezvous.errors import WireError
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import KEY_BYTES, Notification
@@ -63,7 +63,7 @@ def send(ways: Codec, value: object) -> object:
         (of(Exited), messages.exits),
         (NOTICES, messages.notices),
         (of(Report), messages.reports),
-        (of(Verdict), messages.verdicts),
+        (of(RecoveryDecision), messages.decisions),
         (ORDERS, messages.orders),
         (TELLINGS, messages.tellings),
         (framed(AgentJoin), messages.agent_joins),
@@ -75,7 +75,7 @@ def send(ways: Codec, value: object) -> object:
         "exit",
         "notification",
         "report",
-        "verdict",
+        "decision",
         "order",
         "agent message",
         "door",
@@ -105,7 +105,7 @@ def test_a_sentence_that_is_not_utf8_arrives_readable(ways: Codec, sent: object,
 
 def test_a_worker_without_a_report_begins() -> None:
     assert codec.decode(Report, pb.Report()) == Report(seen=0)
-    assert codec.decode(Verdict, pb.Verdict()) == Verdict(Decision.BEGIN)
+    assert codec.decode(RecoveryDecision, pb.RecoveryDecision()) == RecoveryDecision(Action.BEGIN)
 
 
 def test_the_set_of_all_ranks_is_short_and_one_tuple_for_all() -> None:
@@ -119,10 +119,10 @@ def test_the_set_of_all_ranks_is_short_and_one_tuple_for_all() -> None:
 
 def test_the_list_of_survivors_is_encoded_in_runs() -> None:
     ranks = (*range(8), *range(16, 8000), 5)
-    verdict = Verdict(Decision.RETRY, survivors=ranks, done=(Done(ranks, 1),))
-    message = codec.encode(verdict)
+    decision = RecoveryDecision(Action.RETRY, survivors=ranks, done=(Done(ranks, 1),))
+    message = codec.encode(decision)
     assert message.ByteSize() < 50
-    assert codec.decode(Verdict, message) == verdict
+    assert codec.decode(RecoveryDecision, message) == decision
 
 
 def begin(*command: bytes, workers: pb.WorkerOptions | None = None) -> pb.Order:
@@ -157,9 +157,9 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
             pb.Report(completed=[pb.CompletedOperation(name="x", ranks=[0, 1])]),
             "CompletedOperation without index",
         ),
-        (of(Verdict), pb.Verdict(decision=pb.Decision.ValueType(77)), "Decision 77"),
-        (of(Verdict), pb.Verdict(survivors=[0, 8, 16]), "3 numbers"),
-        (of(Verdict), pb.Verdict(survivors=[0, 4_000_000_000]), "2 numbers"),
+        (of(RecoveryDecision), pb.RecoveryDecision(action=pb.Action.ValueType(77)), "Action 77"),
+        (of(RecoveryDecision), pb.RecoveryDecision(survivors=[0, 8, 16]), "3 numbers"),
+        (of(RecoveryDecision), pb.RecoveryDecision(survivors=[0, 4_000_000_000]), "2 numbers"),
         (ORDERS, pb.Order(), "unknown kind"),
         (ORDERS, pb.Order(begin=pb.Begin()), "Begin without job"),
         (ORDERS, begin(), "Begin without command"),

@@ -7,7 +7,7 @@ import pytest
 
 from rendezvous.core.messages import Announce, Depart, Dismiss, Effect, Interrupt, OfferResize, Publish, Refuse
 from rendezvous.core.model import Assignment, Endpoint, Generation, Slot, Worker
-from rendezvous.core.reports import Decision, Verdict
+from rendezvous.core.reports import Action, RecoveryDecision
 from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, SequencerFailed, Topic, Topics
 from tests.waiting import in_loop
 
@@ -88,7 +88,7 @@ async def test_a_subscriber_that_leaves_is_forgotten() -> None:
 
 
 A0, B0 = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
-RETRY = Verdict(Decision.RETRY, (0, 1))
+RETRY = RecoveryDecision(Action.RETRY, (0, 1))
 PAIR = (Assignment(0, 2, 0, 1, 0, 2), Assignment(1, 2, 0, 1, 1, 2))
 PUBLISH = Publish(Generation(2, (A0, B0)), PAIR, "2 of 3 continue", RETRY)
 
@@ -111,13 +111,13 @@ def post(*effects: Effect) -> Topics:
     return topics
 
 
-def test_each_host_receives_its_own_members_and_the_same_verdict() -> None:
+def test_each_host_receives_its_own_members_and_the_same_decision() -> None:
     topics = post(PUBLISH)
     (on_a,), (on_b,) = read(topics, "a"), read(topics, "b")
     assert isinstance(on_a, Published)
     assert isinstance(on_b, Published)
     assert (on_a.members, on_b.members) == (((A0, PAIR[0]),), ((B0, PAIR[1]),))
-    assert on_a.verdict == on_b.verdict == RETRY
+    assert on_a.decision == on_b.decision == RETRY
     assert on_a.key == on_b.key
 
 

@@ -16,7 +16,7 @@ from worker_runtime.elastic import ObjectState, State, exchange, notification_ma
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.rendezvous import Decision, JoinReason, Verdict
+from worker_runtime.rendezvous import Action, JoinReason, RecoveryDecision
 
 
 class Journal(State):
@@ -55,10 +55,10 @@ def train(*outcomes: object) -> Callable[..., Any]:
     return function
 
 
-REMOVED = Verdict(Decision.RESIZE, removed_only=True)
-ADDED = Verdict(Decision.RESIZE)
-RESTORED = Verdict(Decision.RESTORE)
-BEGUN = Verdict(Decision.BEGIN)
+REMOVED = RecoveryDecision(Action.RESIZE, removed_only=True)
+ADDED = RecoveryDecision(Action.RESIZE)
+RESTORED = RecoveryDecision(Action.RESTORE)
+BEGUN = RecoveryDecision(Action.BEGIN)
 LOST = HorovodInternalError("lost")
 ANEW = ["restore", "reset", "sync"]
 
@@ -68,7 +68,7 @@ def interrupt(*, skips: bool) -> HostsUpdatedInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "verdicts", "lines"),
+    ("outcomes", "decisions", "lines"),
     [
         ([], [], []),
         ([interrupt(skips=True)], [REMOVED], ["RESIZE", "reset"]),
@@ -85,16 +85,16 @@ def interrupt(*, skips: bool) -> HostsUpdatedInterrupt:
     ],
 )
 def test_the_common_decision_says_whether_the_state_is_restored_and_synchronised(
-    outcomes: list[Exception], verdicts: list[Verdict | None], lines: list[str]
+    outcomes: list[Exception], decisions: list[RecoveryDecision | None], lines: list[str]
 ) -> None:
     """Hosts that were only to go may have come by the time that the job is formed anew: Horovod then hangs."""
     state = Journal()
 
-    def enter(reason: JoinReason, _: str) -> Verdict | None:
+    def enter(reason: JoinReason, _: str) -> RecoveryDecision | None:
         state.lines.append(reason.name)
         return next(given)
 
-    given = iter(verdicts)
+    given = iter(decisions)
     assert run_through(train(*outcomes, "done"), enter)(state, 1, 2) == ("done", (1, 2))
     assert state.lines == ["sync", "train", *lines, *["train"] * bool(lines)]
 
@@ -145,7 +145,7 @@ def test_a_failure_in_a_reset_callback_is_survived() -> None:
     ],
 )
 def test_a_worker_that_cannot_join_anew_after_a_failure_names_the_failure(failure: str, reported: str) -> None:
-    def enter(_: JoinReason, trouble: str) -> Verdict | None:
+    def enter(_: JoinReason, trouble: str) -> RecoveryDecision | None:
         assert trouble == failure
         raise InitializationError("rank 1 has left")
 
@@ -164,7 +164,7 @@ def test_the_cause_of_the_program_s_own_failure_is_shown_with_it(trouble: str) -
     def fail(_: Journal) -> None:
         raise HorovodInternalError(trouble) from KeyError("the program's own")
 
-    def enter(*_: object) -> Verdict | None:
+    def enter(*_: object) -> RecoveryDecision | None:
         raise InitializationError("rank 1 has left")
 
     with pytest.raises(HorovodInternalError) as caught:
@@ -200,7 +200,7 @@ def test_an_offer_that_comes_while_the_job_is_joined_anew_is_not_lost() -> None:
         commits.append(len(state.lines))
         state.commit()
 
-    def enter(reason: JoinReason, _: str) -> Verdict | None:
+    def enter(reason: JoinReason, _: str) -> RecoveryDecision | None:
         assert reason is JoinReason.RESIZE
         if len(commits) == 1:
             notification_manager.handle_hosts_updated(2, HOSTS_REMOVED)

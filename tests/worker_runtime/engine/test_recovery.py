@@ -1,4 +1,4 @@
-"""From one generation to the next: what is done, what is run again, and what cannot be; each verdict is injected."""
+"""From one generation to the next: what is done, what is run again, and what cannot be; each decision is injected."""
 
 import pickle
 import struct

@@ -17,7 +17,7 @@ from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.membership import formation as formation_module
 from worker_runtime.membership.formation import Connected, Failed, Formation, FormationEvent, Joined
-from worker_runtime.rendezvous import Decision, Endpoint, JoinReason, RendezvousError, Report
+from worker_runtime.rendezvous import Action, Endpoint, JoinReason, RendezvousError, Report
 
 
 class Scene:
@@ -37,7 +37,7 @@ class Scene:
 
     def publish(self, size: int = 2) -> None:
         """Let it be a member of the generation 4."""
-        self.registrar.read().answer(publish(4, Decision.RETRY, (0, 2)[:size], size=size))
+        self.registrar.read().answer(publish(4, Action.RETRY, (0, 2)[:size], size=size))
 
     def hear(self, news: FormationEvent) -> None:
         """Note each step in words."""
@@ -82,7 +82,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 def test_a_formation_joins_with_its_report_and_notes_each_step(scene: Scene) -> None:
     call = scene.registrar.read()
     assert (call.after, call.report.reason) == (3, JoinReason.FORM)
-    call.answer(publish(4, Decision.RETRY, (0, 2), size=2))
+    call.answer(publish(4, Action.RETRY, (0, 2), size=2))
     assert scene.read_notes(1) == ["joined 4"]
     scene.generation.gate.set()
     assert scene.read_notes(2) == ["joined 4", "connected"]

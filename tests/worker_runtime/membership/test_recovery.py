@@ -28,10 +28,10 @@ from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.membership import formation as formation_module
 from worker_runtime.membership.recovery import Entered, Recovery
 from worker_runtime.rendezvous import (
+    Action,
     Assignment,
     Bootstrap,
     CompletedOperation,
-    Decision,
     Depart,
     Interrupt,
     JoinReason,
@@ -82,7 +82,7 @@ class Stage:
         entering = self.enter(JoinReason.BEGIN)
         call = self.registrar.read()
         assert (call.after, call.report.reason) == (0, JoinReason.BEGIN)
-        call.answer(publish(5, Decision.BEGIN, size=size))
+        call.answer(publish(5, Action.BEGIN, size=size))
         self._engines.append(entering.result(LIMIT_SECONDS)[1])
         return self._engines[-1]
 
@@ -152,7 +152,7 @@ def test_an_interrupted_worker_continues_where_it_stands(stage: Stage) -> None:
     assert [pending.name for pending in call.report.pending] == ["allreduce.x"]
     assert not call.report.has_state
     stage.may_hear.clear()
-    call.answer(publish(6, Decision.RETRY, (0,)))
+    call.answer(publish(6, Action.RETRY, (0,)))
     waiting = stage.pool.submit(engine.wait, handle)
     with pytest.raises(TimeoutError):  # the program gets its new size before the result that was made with it
         waiting.result(0.1)
@@ -168,7 +168,7 @@ def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
     stage.begin(size=3)
     is_over = threading.Event()
     monkeypatch.setattr(Succession, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
-    stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
+    stage.interrupt().answer(publish(6, Action.RETRY, (0,)))
     is_over.set()
     assert stage.read_heard() == ALONE
 
@@ -191,7 +191,7 @@ def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> N
     call = stage.registrar.read()
     assert (call.after, call.report.error) == (5, "the sequencer has ended")
     stage.registrar.notify(Interrupt(5, "the sequencer has ended"))
-    call.answer(publish(6, Decision.RETRY, (0,)))
+    call.answer(publish(6, Action.RETRY, (0,)))
     assert stage.read_heard() == ALONE
     assert stage.registrar.calls.empty()
 
@@ -205,7 +205,7 @@ def test_events_of_an_earlier_generation_are_ignored(stage: Stage) -> None:
     call = stage.interrupt()
     stage.registrar.notify(make_offer(5, 2))  # to ranks that are not there any more
     stage.registrar.notify(Interrupt(5, LOST))
-    call.answer(publish(6, Decision.RETRY, (0,)))
+    call.answer(publish(6, Action.RETRY, (0,)))
     stage.registrar.notify(make_offer(6, 3))
     assert {stage.read_heard(), stage.read_heard()} == {ALONE, make_offer(6, 3)}
     assert stage.registrar.calls.empty()
@@ -217,10 +217,10 @@ def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(st
     stage.registrar.notify(Interrupt(6, "rank 2 was lost"))  # by another way, and so too early
     stage.registrar.notify(make_offer(9))
     stage.read_heard()  # it has been heard
-    call.answer(publish(6, Decision.RETRY, (0, 2), size=2))
+    call.answer(publish(6, Action.RETRY, (0, 2), size=2))
     again = stage.registrar.read()
     assert (again.after, again.report.reason) == (6, JoinReason.CONTINUE)
-    again.answer(publish(7, Decision.RETRY, (0,)))
+    again.answer(publish(7, Action.RETRY, (0,)))
     assert stage.read_heard() == ALONE
 
 
@@ -237,44 +237,44 @@ def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_fi
     engine = stage.begin(size=3)
     handle = submit(engine)
     stage.generations[5].lose()
-    stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
+    stage.interrupt().answer(publish(6, Action.RETRY, (0, 2), size=2))
     again = stage.interrupt(6, "rank 2 was lost")
     assert (again.after, again.report.reason) == (6, JoinReason.CONTINUE)
     assert [pending.ranks for pending in again.report.pending] == [(0, 1)]
-    again.answer(publish(7, Decision.RETRY, (0,)))
+    again.answer(publish(7, Action.RETRY, (0,)))
     assert engine.wait(handle)[0].tolist() == [1.0]
     wait_until_closed(stage.generations[6])
 
 
 def test_a_worker_that_is_interrupted_before_it_was_connected_forms_anew(stage: Stage) -> None:
     entering = stage.enter(JoinReason.BEGIN)
-    stage.registrar.read().answer(publish(5, Decision.BEGIN, size=3))
+    stage.registrar.read().answer(publish(5, Action.BEGIN, size=3))
     again = stage.interrupt()
     assert (again.after, again.report.reason, again.report.pending) == (5, JoinReason.FORM, ())
-    again.answer(publish(6, Decision.BEGIN))
+    again.answer(publish(6, Action.BEGIN))
     assert entering.result(LIMIT_SECONDS)[1].generation == 6
     wait_until_closed(stage.generations[5])
 
 
 @pytest.mark.parametrize(
-    ("decision", "raised", "words"),
+    ("action", "raised", "words"),
     [
-        (Decision.RESTORE, HorovodInternalError, f"allreduce 'x' was interrupted: {LOST}"),
-        (Decision.RESIZE, HostsUpdatedInterrupt, "the hosts of the job have changed"),
+        (Action.RESTORE, HorovodInternalError, f"allreduce 'x' was interrupted: {LOST}"),
+        (Action.RESIZE, HostsUpdatedInterrupt, "the hosts of the job have changed"),
     ],
 )
-def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generation(
-    stage: Stage, decision: Decision, raised: type[Exception], words: str
+def test_a_decision_that_begins_again_is_raised_and_the_program_takes_the_generation(
+    stage: Stage, action: Action, raised: type[Exception], words: str
 ) -> None:
     engine = stage.begin(size=3)
     handle = submit(engine)
     stage.generations[5].lose()
-    stage.interrupt().answer(publish(6, decision))
+    stage.interrupt().answer(publish(6, action))
     with pytest.raises(raised, match=words):
         engine.wait(handle)
-    _, entered, verdict = stage.enter(JoinReason.RESTORE).result(LIMIT_SECONDS)
+    _, entered, decision = stage.enter(JoinReason.RESTORE).result(LIMIT_SECONDS)
     assert entered is not engine
-    assert (entered.generation, verdict.decision) == (6, decision)
+    assert (entered.generation, decision.action) == (6, action)
     assert stage.registrar.calls.empty()
 
 
@@ -289,7 +289,7 @@ def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
         "allreduce 'x': shapes differ",
     )
     assert call.report.has_state
-    call.answer(publish(6, Decision.RESTORE))
+    call.answer(publish(6, Action.RESTORE))
     assert entering.result(LIMIT_SECONDS)[1] is not engine
     with pytest.raises(HorovodInternalError, match="not been initialized"):
         submit(engine)
@@ -305,7 +305,7 @@ def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: S
     stage.recovery.note_commit()
     entering = stage.enter(JoinReason.RESTORE, "it broke")
     call = stage.registrar.read()
-    call.answer(publish(6, Decision.RESTORE))
+    call.answer(publish(6, Action.RESTORE))
     entering.result(LIMIT_SECONDS)[1].close()
     completed = (CompletedOperation((0, 1, 2), "commit", 7, 1),)
     assert call.report == Report(JoinReason.RESTORE, "it broke", completed=completed, seen=7, commits=1)
@@ -313,14 +313,14 @@ def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: S
 
 
 def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation(stage: Stage) -> None:
-    """It has an error of its own just when a rank is lost, and the verdict does not know of it yet."""
+    """It has an error of its own just when a rank is lost, and the decision does not know of it yet."""
     stage.begin()
     call = stage.interrupt()
     entering = stage.enter(JoinReason.RESIZE)
-    call.answer(publish(6, Decision.RETRY, (0,)))
+    call.answer(publish(6, Action.RETRY, (0,)))
     again = stage.registrar.read()
     assert (again.after, again.report.reason) == (6, JoinReason.RESIZE)
-    again.answer(publish(7, Decision.RESIZE))
+    again.answer(publish(7, Action.RESIZE))
     assert entering.result(LIMIT_SECONDS)[1].generation == 7
 
 
@@ -351,7 +351,7 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
     assert codes.get(timeout=LIMIT_SECONDS) == 1
     assert "hvdrun: this worker exits, to be replaced: an operation on its GPU" in capfd.readouterr().err
     if is_own:  # the test continues where the process would not
-        stage.registrar.read().answer(publish(6, Decision.RESTORE))
+        stage.registrar.read().answer(publish(6, Action.RESTORE))
         entering.result(LIMIT_SECONDS)[1].close()
     else:
         assert stage.registrar.calls.empty()
@@ -361,8 +361,8 @@ def test_closing_leaves_nothing_open_and_waits_for_what_was_given_up_too(stage: 
     """A thread that comes back from gloo when Python has gone would end the process with SIGABRT."""
     engine = stage.begin(size=3)
     stage.generations[5].lose()
-    stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
-    stage.interrupt(6).answer(publish(7, Decision.RETRY, (0, 1), size=2))
+    stage.interrupt().answer(publish(6, Action.RETRY, (0, 2), size=2))
+    stage.interrupt(6).answer(publish(7, Action.RETRY, (0, 1), size=2))
     engine.close()
     closing = stage.pool.submit(stage.recovery.close)
     for number in (7, 6):
@@ -385,7 +385,7 @@ def test_a_newcomer_needs_the_state_until_it_has_received_it(make_stage: Callabl
     entering = stage.enter(JoinReason.BEGIN)
     call = stage.registrar.read()
     assert call.report.needs_state
-    call.answer(publish(5, Decision.RESIZE))
+    call.answer(publish(5, Action.RESIZE))
     entering.result(LIMIT_SECONDS)
     with stage.recovery.declare():
         stage.recovery.note_synced()
@@ -416,6 +416,6 @@ def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.Mo
     engine = stage.begin()
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     monkeypatch.setattr(Succession, "adopt", lambda *_: 1 / 0)
-    stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
+    stage.interrupt().answer(publish(6, Action.RETRY, (0,)))
     with pytest.raises(HorovodInternalError, match=r"this worker can no longer recover \(ZeroDivisionError"):
         engine.wait(submit(engine))

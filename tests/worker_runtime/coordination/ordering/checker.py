@@ -38,7 +38,7 @@ class Checker:
     is_aligned: bool = True  # operations can be counted: there was no deadlock, and no join has failed
     operations: Counter[tuple[int, Name]] = field(default_factory=Counter)
     numbers: dict[tuple[int, Name], int] = field(default_factory=dict)  # of the operations that are open
-    verdicts: dict[tuple[object, ...], set[object]] = field(default_factory=dict)
+    results: dict[tuple[object, ...], set[object]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -86,9 +86,9 @@ class Checker:
             assert pending.missing, f"{pending} waits for no rank"
             assert not members & self.left
 
-    def check_verdicts(self) -> None:
-        """The ranks' n-th operations of a name since the last join have one verdict."""
-        assert [key for key, verdicts in self.verdicts.items() if len(verdicts) > 1] == []
+    def check_results(self) -> None:
+        """The ranks' n-th operations of a name since the last join have one result."""
+        assert [key for key, results in self.results.items() if len(results) > 1] == []
 
     def _note_release(self, release: Release) -> list[int]:
         request = release.request
@@ -108,7 +108,7 @@ class Checker:
         length = len(next(iter(asked.values()))[1])
         assert release.sizes == (tuple(own if own is not None else (0,) * length for own in given) if length else ())
         for rank in asked:
-            self._note_verdict(name, release.index, self.numbers[rank, name])
+            self._note_result(name, release.index, self.numbers[rank, name])
         self._note_change(release)
         self.counts[f"{kind.name} released"] += 1
         self.counts["released with joined"] += bool(absent)
@@ -137,7 +137,7 @@ class Checker:
         for rank in refusal.ranks:
             request, _ = self.open[rank].pop(name)
             self.counts[f"{request.signature.kind.name} refused"] += 1
-            self._note_verdict(name, "refused", self.numbers[rank, name])
+            self._note_result(name, "refused", self.numbers[rank, name])
         for cause in (
             "has been shut down",
             "has been removed",
@@ -153,10 +153,10 @@ class Checker:
             raise AssertionError(f"a refusal for no known reason: {refusal}")
         return list(refusal.ranks)
 
-    def _note_verdict(self, name: Name, verdict: object, number: int) -> None:
+    def _note_result(self, name: Name, result: object, number: int) -> None:
         if self.is_aligned:
             operation = (self.phase, name, self.births[name[0]], number)
-            self.verdicts.setdefault(operation, set()).add(verdict)
+            self.results.setdefault(operation, set()).add(result)
 
     def _is_overlapping(self, number: int) -> bool:
         own = set(self.members.get(number, ()))

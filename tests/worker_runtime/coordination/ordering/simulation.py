@@ -48,7 +48,7 @@ class Rank:
         self.outbox: deque[tuple[str, Request, tuple[int, ...]]] = deque()
         self.inbox: deque[Answer] = deque()
         self.released: list[int] = []
-        self.verdicts: list[tuple[Name, str]] = []
+        self.results: list[tuple[Name, str]] = []
         self.has_left = False
         self.hangs = False
 
@@ -95,7 +95,7 @@ class Rank:
             assert isinstance(answer, Release), "a refusal of what was not asked"
             return  # it has joined, and contributes neutral elements
         self.open.remove(name)
-        self.verdicts.append((name, f"released with {answer.joined}" if isinstance(answer, Release) else "refused"))
+        self.results.append((name, f"released with {answer.joined}" if isinstance(answer, Release) else "refused"))
         if self.waits == name:
             self.waits = None
             then, self.then = self.then, lambda _: None
@@ -175,7 +175,7 @@ class Simulation:
             action, rank = self.chance.choice(choices)
             action(rank)
         self.checker.check_pending(self.ordering)
-        self.checker.check_verdicts()
+        self.checker.check_results()
         for rank in self.ranks:
             assert rank.released == sorted(set(rank.released)), "a rank has another order than that of the indices"
         self._check_end()

@@ -41,12 +41,12 @@ def test_every_history_holds_the_laws(chance: random.Random) -> None:
 
 @settings(max_examples=20)
 @given(chance=chances)
-def test_verdicts_do_not_depend_on_the_order_of_messages(chance: random.Random) -> None:
+def test_results_do_not_depend_on_the_order_of_messages(chance: random.Random) -> None:
     compare_two_runs(chance)
 
 
 @pytest.mark.parametrize("seeds", list_seeds(), ids=str)
-def test_verdicts_do_not_depend_on_the_order_of_messages_in_many_seeds(seeds: range) -> None:
+def test_results_do_not_depend_on_the_order_of_messages_in_many_seeds(seeds: range) -> None:
     for seed in seeds[::8]:
         with noting(seed):
             compare_two_runs(make_chance(seed))
@@ -73,7 +73,7 @@ def test_a_history_repeated_is_the_same(seed: int) -> None:
     def run() -> list[object]:
         chance = make_chance(seed)
         simulation = Simulation(write_job(chance), chance, careful=True).run()
-        return [rank.verdicts for rank in simulation.ranks] + [simulation.checker.counts]
+        return [rank.results for rank in simulation.ranks] + [simulation.checker.counts]
 
     assert run() == run()
 
@@ -104,12 +104,12 @@ def compare_two_runs(chance: random.Random) -> None:
         return
     one, other = (Simulation(job, chance, careful=False).run() for _ in range(2))
     for mine, theirs in zip(one.ranks, other.ranks, strict=True):
-        assert group(mine.verdicts) == group(theirs.verdicts)
+        assert group(mine.results) == group(theirs.results)
 
 
-def group(verdicts: Iterable[tuple[Name, str]]) -> dict[Name, list[str]]:
-    """The verdicts on a rank's operations of each name, in their order."""
+def group(results: Iterable[tuple[Name, str]]) -> dict[Name, list[str]]:
+    """The results on a rank's operations of each name, in their order."""
     groups: dict[Name, list[str]] = {}
-    for name, verdict in verdicts:
-        groups.setdefault(name, []).append(verdict)
+    for name, result in results:
+        groups.setdefault(name, []).append(result)
     return groups

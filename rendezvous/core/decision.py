@@ -1,9 +1,9 @@
-"""The verdict, or recovery decision: one for all survivors of a generation, from their reports.
+"""The recovery decision: one for all survivors of a generation, from their reports.
 
 `decide` applies these rules, in this order:
 
 1. All survivors have called `init()` (again): BEGIN. If only some have, the program is wrong, and the job ends. If all
-   were interrupted before they were connected, nothing has happened since the last verdict: it is repeated.
+   were interrupted before they were connected, nothing has happened since the last decision: it is repeated.
 2. A survivor has restored its last commit, or an operation cannot be repeated (`find_obstacle`): RESTORE.
 3. A survivor has called its function again at a commit, because a resize was offered: RESIZE. All survivors have seen
    that offer at the same commit; one that has not joined yet is still in the operation that carried the offer.
@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rendezvous.core.reports import Decision, Done, JoinReason, PendingOperation, Report, Survivors, Verdict
+from rendezvous.core.reports import Action, Done, JoinReason, PendingOperation, RecoveryDecision, Report, Survivors
 
 BARRIER = "barrier."  # the prefix of barriers' names
 
@@ -121,7 +121,7 @@ class Situation:
     reports: of its survivors, by their ranks in it; at least one.
     min_size: how many workers the job needs.
     newcomers: how many new workers wait to be added.
-    former: the verdict with which the interrupted generation began.
+    former: the decision with which the interrupted generation began.
     cause: what has interrupted it, as one sentence without a full stop; "" if nothing has.
     had_state: the ranks of survivors that have left the function that could have been called again.
     """
@@ -130,7 +130,7 @@ class Situation:
     reports: Mapping[int, Report]
     min_size: int = 1
     newcomers: int = 0
-    former: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
+    former: RecoveryDecision = RecoveryDecision(Action.BEGIN)  # noqa: RUF009 - an immutable value may be shared
     cause: str = ""
     had_state: frozenset[int] = frozenset()
 
@@ -153,7 +153,7 @@ class End:
     is_state_lost: bool = False
 
 
-Answer: TypeAlias = Verdict | AwaitWorkers | End
+Answer: TypeAlias = RecoveryDecision | AwaitWorkers | End
 
 
 def decide(situation: Situation) -> Answer:
@@ -163,7 +163,7 @@ def decide(situation: Situation) -> Answer:
     reasons = {report.reason for report in situation.reports.values()}
     if reasons == {JoinReason.BEGIN}:
         return _begin(situation)
-    if reasons == {JoinReason.FORM} and situation.former.decision is not Decision.RETRY:
+    if reasons == {JoinReason.FORM} and situation.former.action is not Action.RETRY:
         return _begin_as_before(situation)
     survivors = Survivors(situation.size, situation.reports)
     if (contradiction := find_contradiction(survivors)) is not None:
@@ -173,13 +173,13 @@ def decide(situation: Situation) -> Answer:
         return _restore(situation, obstacle, _REPEATING)
     if JoinReason.RESIZE in reasons:
         return _add_newcomers(
-            situation, Verdict(Decision.RESIZE, removed_only=_is_removal(situation, reasons), reason=_RESIZED)
+            situation, RecoveryDecision(Action.RESIZE, removed_only=_is_removal(situation, reasons), reason=_RESIZED)
         )
     if len(situation.reports) < situation.min_size:
         return _restore(situation, _explain_shortage(situation), _REPLACING)
     done = find_done(survivors)
     reason = _join_sentences(situation.cause, f"{len(situation.reports)} of {situation.size} continue where they are")
-    return Verdict(Decision.RETRY, tuple(sorted(situation.reports)), done, reason=reason)
+    return RecoveryDecision(Action.RETRY, tuple(sorted(situation.reports)), done, reason=reason)
 
 
 def _find_mixed_joins(reports: Mapping[int, Report]) -> str | None:
@@ -199,16 +199,16 @@ def _begin(situation: Situation) -> Answer:
     if len(situation.reports) + situation.newcomers < situation.min_size:
         return End(f"{_join_sentences(situation.cause, _explain_shortage(situation))}. {_REPLACING}")
     count = len(situation.reports) + situation.newcomers
-    return Verdict(Decision.BEGIN, reason=situation.cause and f"{situation.cause}; {count} begin")
+    return RecoveryDecision(Action.BEGIN, reason=situation.cause and f"{situation.cause}; {count} begin")
 
 
 def _begin_as_before(situation: Situation) -> Answer:
-    """No survivor was connected: repeat the last verdict, unless only workers that it added are left."""
+    """No survivor was connected: repeat the last decision, unless only workers that it added are left."""
     former = situation.former
-    if former.decision is Decision.BEGIN:
+    if former.action is Action.BEGIN:
         return _begin(situation)
     is_removal = former.removed_only and not situation.newcomers
-    return _add_newcomers(situation, Verdict(former.decision, removed_only=is_removal, reason=former.reason))
+    return _add_newcomers(situation, RecoveryDecision(former.action, removed_only=is_removal, reason=former.reason))
 
 
 def _restore(situation: Situation, reason: str, remedy: str) -> Answer:
@@ -218,16 +218,16 @@ def _restore(situation: Situation, reason: str, remedy: str) -> Answer:
     if stateless or not any(report.has_state for report in situation.reports.values()):
         is_past = remedy is _REPEATING and stateless and situation.had_state.issuperset(stateless)
         return End(f"{reason}. {_REPEATING_INSIDE if is_past else remedy}")
-    return _add_newcomers(situation, Verdict(Decision.RESTORE, reason=reason))
+    return _add_newcomers(situation, RecoveryDecision(Action.RESTORE, reason=reason))
 
 
-def _add_newcomers(situation: Situation, verdict: Verdict) -> Answer:
+def _add_newcomers(situation: Situation, decision: RecoveryDecision) -> Answer:
     """Add the new workers, if a survivor has the state that they copy."""
     if not any(report.has_state and not report.needs_state for report in situation.reports.values()):
         return End(_join_sentences(situation.cause, STATE_LOST), is_state_lost=True)
     if len(situation.reports) + situation.newcomers < situation.min_size:
         return AwaitWorkers(_explain_shortage(situation))
-    return verdict
+    return decision
 
 
 def can_restore(report: Report) -> bool:
