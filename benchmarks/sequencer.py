@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/sequencer.py --rounds 500
 
-Each rank is a process with a plain socket that sends prepared bytes and counts the bytes of the answers, so that only
+Each rank is a process with a plain socket that sends prepared bytes and counts the bytes of the responses, so that only
 the sequencer and the network are measured. Times are those of rank 0, from the first byte sent to the last one
 received. The processor time is the sequencer's own, for each request of a rank.
 """

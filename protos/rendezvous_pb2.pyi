@@ -351,12 +351,12 @@ class CompletedOperation(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
-    ANSWER_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     index: _builtins.int
     """never missing"""
     number: _builtins.int
-    answer: _builtins.bytes
+    response: _builtins.bytes
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -366,11 +366,11 @@ class CompletedOperation(_message.Message):
         name: _builtins.str = ...,
         index: _builtins.int | None = ...,
         number: _builtins.int = ...,
-        answer: _builtins.bytes = ...,
+        response: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "index", b"index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "answer", b"answer", "index", b"index", "name", b"name", "number", b"number", "ranks", b"ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "index", b"index", "name", b"name", "number", b"number", "ranks", b"ranks", "response", b"response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__index: _TypeAlias = _typing.Literal["index"]  # noqa: Y015
     _WhichOneofArgType__index: _TypeAlias = _typing.Literal["_index", b"_index"]  # noqa: Y015
@@ -422,10 +422,10 @@ class Done(_message.Message):
     RANKS_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
-    ANSWER_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     name: _builtins.str
-    answer: _builtins.bytes
+    response: _builtins.bytes
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """runs"""
@@ -436,11 +436,11 @@ class Done(_message.Message):
         ranks: _abc.Iterable[_builtins.int] | None = ...,
         number: _builtins.int = ...,
         name: _builtins.str = ...,
-        answer: _builtins.bytes = ...,
+        response: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "name", b"name", "number", b"number", "ranks", b"ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "number", b"number", "ranks", b"ranks", "response", b"response"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

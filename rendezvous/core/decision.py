@@ -45,17 +45,17 @@ def find_contradiction(survivors: Survivors) -> str | None:
 
 
 def find_done(survivors: Survivors) -> tuple[Done, ...]:
-    """The pending operations that count as done: committed rounds, passed barriers, and those with a known answer."""
+    """The pending operations that count as done: committed rounds, passed barriers, and those with a known response."""
     found: dict[Done, None] = {}
     for rank, operation in survivors.list_pending():
         if operation.number:
             if _is_committed(survivors, operation):
-                answer = survivors.find_answer(rank, operation)
-                found[Done(operation.ranks, operation.number, answer=answer)] = None
+                response = survivors.find_response(rank, operation)
+                found[Done(operation.ranks, operation.number, response=response)] = None
         elif _is_passed(survivors, rank, operation):
             found[Done(operation.ranks, 0, operation.name)] = None
-        elif answer := survivors.find_answer(rank, operation):
-            found[Done(operation.ranks, 0, operation.name, answer)] = None
+        elif response := survivors.find_response(rank, operation):
+            found[Done(operation.ranks, 0, operation.name, response)] = None
     return tuple(sorted(found, key=lambda done: (done.ranks, done.number, done.name)))
 
 
@@ -74,7 +74,7 @@ def _explain_obstacle(survivors: Survivors, rank: int, operation: PendingOperati
         return f"rank {ahead} is too far ahead to know whether it has completed it"
     if _is_passed(survivors, rank, operation) or (operation.number and _is_committed(survivors, operation)):
         return None
-    if survivors.find_answer(rank, operation):
+    if survivors.find_response(rank, operation):
         return None
     if operation.obstacle:
         return operation.obstacle

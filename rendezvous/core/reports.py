@@ -52,7 +52,7 @@ class CompletedOperation:
 
     ranks, name, number: see PendingOperation.
     index: its place in the generation's order.
-    answer: the sequencer's answer, if it is short and alone makes the result: a survivor that still waits can use it.
+    response: the sequencer's, if it is short and alone makes the result: a survivor that still waits can use it.
         Else b"".
     """
 
@@ -60,7 +60,7 @@ class CompletedOperation:
     name: str
     index: int
     number: int = 0
-    answer: bytes = b""
+    response: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,14 @@ class Done:
     ranks: the members of its process set, by their ranks in the old generation.
     number: of the commit round; 0 for any other operation.
     name: its name on the wire; "" for a commit round.
-    answer: the sequencer's answer to those that have completed it; b"" for a barrier. For a commit round, it says that
+    response: the sequencer's to those that have completed it; b"" for a barrier. For a commit round, it says that
         a stop notice had come before.
     """
 
     ranks: tuple[int, ...]
     number: int
     name: str = ""
-    answer: bytes = b""
+    response: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +212,9 @@ class Survivors:
         """A rank that has completed what is pending on this rank, and has continued; None if there is none."""
         return self._find(self._uses[0], rank, operation)
 
-    def find_answer(self, rank: int, operation: PendingOperation) -> bytes:
-        """The sequencer's answer to a rank that has completed what is pending on this rank; b"" if none reports it."""
-        return self._find(self._answers, rank, operation) or b""
+    def find_response(self, rank: int, operation: PendingOperation) -> bytes:
+        """The response to a rank that has completed what is pending on this rank; b"" if none reports it."""
+        return self._find(self._responses, rank, operation) or b""
 
     def is_completed_elsewhere(self, rank: int, operation: PendingOperation) -> bool:
         """Another rank has completed what is pending on this rank."""
@@ -242,15 +242,15 @@ class Survivors:
         return by_index[last] if last > self.reports[rank].seen else None
 
     @cached_property
-    def _answers(self) -> _Found[bytes]:
-        """The reported answers of the sequencer."""
-        answers: _Found[bytes] = {}
+    def _responses(self) -> _Found[bytes]:
+        """The reported responses of the sequencer."""
+        responses: _Found[bytes] = {}
         for report in self.reports.values():
             for operation in report.completed:
-                if operation.answer:
+                if operation.response:
                     place = self._number(operation.ranks), operation.name
-                    answers.setdefault(place, {})[operation.index] = operation.answer
-        return answers
+                    responses.setdefault(place, {})[operation.index] = operation.response
+        return responses
 
     @cached_property
     def _uses(self) -> tuple[_Uses, _Uses]:

@@ -10,7 +10,7 @@ from tests.waiting import LIMIT_SECONDS
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.driver import Driver
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.messages import Answer, Answered, Ended, Neutral, Refused
+from worker_runtime.coordination.messages import Answered, Ended, Neutral, ReceivedResponse, Refused
 from worker_runtime.coordination.operation import Handle, Members, Operation
 from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature
 from worker_runtime.coordination.wire import Frame
@@ -20,7 +20,7 @@ SUM = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dt
 
 
 class Echo(Operation[bytes]):
-    """Sends eight bytes and returns those of the answer."""
+    """Sends eight bytes and returns those of the response."""
 
     def __init__(self, name: str, data: bytes = b"12345678") -> None:
         self.among = Members(0, (0, 1), 0)
@@ -37,13 +37,13 @@ class Echo(Operation[bytes]):
         raise AssertionError("it is never called")
 
     def finish(self, release: Release, payload: memoryview) -> bytes:
-        """Those of the answer."""
+        """Those of the response."""
         del release
         return bytes(payload)
 
 
 class Sequencer:
-    """The other end: reads frames and answers as a test says."""
+    """The other end: reads frames and responses as a test says."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -117,8 +117,8 @@ class Player:
         return self.wait(self.submit(name, is_awaited=True))
 
     def wait(self, handle: Handle[bytes]) -> bytes:
-        """Wait for an answer."""
-        self.driver.await_answer(handle)
+        """Wait for a response."""
+        self.driver.await_response(handle)
         if handle.failure is not None:
             raise handle.failure
         if not handle.is_answered:
@@ -129,16 +129,18 @@ class Player:
         """Of set 0 two, of set 1 three."""
         return tuple(range(2 + process_set))
 
-    def carry_out(self, answer: Answer) -> None:
+    def carry_out(self, response: ReceivedResponse) -> None:
         """Nothing communicates; a refusal fails one operation, the end all that waits."""
-        match answer:
+        match response:
             case Answered():
-                for handle, release, payload in zip(answer.handles, answer.releases, answer.payloads, strict=True):
+                for handle, release, payload in zip(
+                    response.handles, response.releases, response.payloads, strict=True
+                ):
                     handle.begin(release, (), payload)
             case Neutral(release):
                 self.neutral.append(release)
             case Refused():
-                answer.handle.fail(RuntimeError(answer.reason))
+                response.handle.fail(RuntimeError(response.reason))
             case Ended(reason):
                 self.ended.append(reason)
                 for handle in self.asked:

@@ -56,7 +56,7 @@ class ThreadHandle:
         """Whether it was answered."""
         return self.answered.is_set()
 
-    def await_answer(self) -> None:
+    def await_response(self) -> None:
         """Until it was released or refused; noted."""
         self._world.engines[self._rank].awaited.append(self.operation.request.name)
         if self.answered.is_set():
@@ -71,7 +71,7 @@ class ThreadHandle:
 
     def wait(self) -> Any:
         """Its result, or its failure."""
-        self.await_answer()
+        self.await_response()
         if self.failure is not None:
             raise self.failure
         if not self._result:
@@ -130,9 +130,9 @@ class ThreadEngine:
         """As the true one."""
         return handle.wait()
 
-    def await_answer(self, handle: ThreadHandle) -> None:
+    def await_response(self, handle: ThreadHandle) -> None:
         """As the true one."""
-        handle.await_answer()
+        handle.await_response()
 
     def commit(self, among: Members) -> None:
         """As the true one."""
@@ -142,7 +142,7 @@ class ThreadEngine:
         """No stop notice ever comes."""
 
     def progress(self) -> None:
-        """Nothing is to be done: answers come by themselves."""
+        """Nothing is to be done: responses come by themselves."""
 
     def join(self) -> None:
         """Declare that this rank has no more data, and wait for all."""
@@ -166,7 +166,7 @@ class World:
         request = operation.request
         key = rank, request.process_set, request.name
         while (earlier := self._pending.get(key)) is not None and isinstance(earlier.operation, Failed):
-            earlier.await_answer()
+            earlier.await_response()
         with self._lock:
             payload = bytes(operation.payload) if request.signature.payload_dtype else b""
             handle = ThreadHandle(self, rank, operation, payload)
@@ -179,8 +179,8 @@ class World:
         """A process set, which all ranks have asked for; its number."""
         request = Request(0, f"add_set.{ranks}", Signature(Kind.ADD_SET))
         with self._lock:
-            answers = [answer for rank in range(self.size) for answer in self._ordering.ask(rank, request, ranks)]
-        (release,) = answers
+            responses = [response for rank in range(self.size) for response in self._ordering.ask(rank, request, ranks)]
+        (release,) = responses
         assert isinstance(release, Release)
         return release.value
 
@@ -221,14 +221,14 @@ class World:
         """Whether every rank waits."""
         return all(engine.awaits is not None and not engine.awaits.is_done() for engine in self.engines)
 
-    def _obey(self, answers: Sequence[Any]) -> None:
-        for answer in answers:
-            if isinstance(answer, Release):
-                self._release(answer)
-            elif isinstance(answer, Refusal):
-                for rank in answer.ranks:
-                    handle = self._pending.pop((rank, answer.process_set, answer.name))
-                    handle.failure = (DeadlockError if answer.is_deadlock else OperationRefusedError)(answer.reason)
+    def _obey(self, responses: Sequence[Any]) -> None:
+        for response in responses:
+            if isinstance(response, Release):
+                self._release(response)
+            elif isinstance(response, Refusal):
+                for rank in response.ranks:
+                    handle = self._pending.pop((rank, response.process_set, response.name))
+                    handle.failure = (DeadlockError if response.is_deadlock else OperationRefusedError)(response.reason)
                     handle.answered.set()
 
     def _release(self, release: Release) -> None:

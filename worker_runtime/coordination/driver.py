@@ -1,4 +1,4 @@
-"""The driver of the conversation with the sequencer: it sends requests, receives answers, and carries them out.
+"""The driver of the conversation with the sequencer: it sends requests, receives responses, and carries them out.
 
 One thread at a time drives. A thread that waits for an operation drives itself, which is the fastest, without a switch
 of threads. A background thread (`background.py`) drives for operations that no thread waits for.
@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 from worker_runtime.coordination.background import Background
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.messages import Answer, Ended, Neutral, Refused, StopNoticed, split
+from worker_runtime.coordination.messages import Ended, Neutral, ReceivedResponse, Refused, StopNoticed, split
 from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.wire import (
     Farewell,
@@ -42,7 +42,7 @@ class Driver:
     Args:
         link: the connection to the sequencer.
         list_members: returns the ranks of a set.
-        carry_out: processes an answer, in the thread that drives.
+        carry_out: processes a response, in the thread that drives.
         askers: the identifiers of the program's threads that have submitted operations.
         patience_seconds: the time after which a waiting thread reports that this rank is blocked.
     """
@@ -51,7 +51,7 @@ class Driver:
         self,
         link: Link,
         list_members: Callable[[int], tuple[int, ...]],
-        carry_out: Callable[[Answer], None],
+        carry_out: Callable[[ReceivedResponse], None],
         askers: Collection[int] = (),
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
@@ -62,7 +62,7 @@ class Driver:
         self._patience_seconds = patience_seconds
         self._pending: dict[int, Handle[object]] = {}
         # Reentrant: a signal's handler may call shutdown() while its thread sends or drives.
-        # The order of locks: `_driving`, the `lock` of InFlight, `_sending`. No answer is carried out under `_sending`.
+        # The order of locks: `_driving`, the `lock` of InFlight, `_sending`. Under `_sending` nothing is carried out.
         self._sending = threading.RLock()  # guards the send queue and the numbers of requests
         self._driving = threading.RLock()
         # The threads that wait while another drives. Not Events, whose lock a raising signal handler could leave held.
@@ -77,7 +77,7 @@ class Driver:
         Args:
             handle: the operation's handle.
             at_once: send the request immediately, and not together with the next ones.
-            is_awaited: the caller calls `await_answer` next, so that the background thread need not wake.
+            is_awaited: the caller calls `await_response` next, so that the background thread need not wake.
         """
         queue = self._link.queue
         with self._sending:
@@ -92,7 +92,7 @@ class Driver:
         """The handles that are not answered."""
         return list(self._pending.values())
 
-    def await_answer(self, handle: Handle[object]) -> bool:
+    def await_response(self, handle: Handle[object]) -> bool:
         """Wait until an operation is released or refused, and drive meanwhile; return False if neither will happen."""
         began, is_reported = time.monotonic(), False
         try:
@@ -119,12 +119,12 @@ class Driver:
         self._flush()
 
     def progress(self) -> None:
-        """Carry out received answers without waiting, if an operation is pending."""
+        """Carry out received responses without waiting, if an operation is pending."""
         if self._pending:
             self.listen()
 
     def listen(self) -> None:
-        """Carry out received answers without waiting, also the loss of a rank when no operation is pending."""
+        """Carry out received responses without waiting, also the loss of a rank when no operation is pending."""
         if not self._is_closed:
             self._drive(partial(self._exchange, None))
 
@@ -227,7 +227,7 @@ class Driver:
                 self._wake_waiters()
 
     def _poll(self, poller: select.poll, ready: list[int]) -> None:
-        """Wait for an answer or for the bell, and receive an answer; `ready` takes the ready descriptors."""
+        """Wait for a response or for the bell, and receive a response; `ready` takes the ready descriptors."""
         if self._is_closed:
             return  # the connection may be closed
         ready += [number for number, _ in poller.poll(_WAIT_MILLISECONDS)]
@@ -283,7 +283,7 @@ class Driver:
             self._end(f"operations could not be sent ({error})")
 
     def _receive(self, wait_seconds: float | None) -> None:
-        """Receive frames, up to a time, and carry out their answers."""
+        """Receive frames, up to a time, and carry out their responses."""
         if self._is_closed:
             return  # another thread has received the end
         try:
@@ -308,8 +308,8 @@ class Driver:
             case Frame.RELEASES:
                 for released in decode_releases(body, self._count_members):
                     handles = [self._pending.pop(number) for number in released.numbers]
-                    for answer in split(released, handles, self._list_members):
-                        carry_out(answer)
+                    for response in split(released, handles, self._list_members):
+                        carry_out(response)
             case Frame.NEUTRAL:
                 carry_out(Neutral(decode_neutral(body)))
             case Frame.REFUSAL | Frame.DEADLOCK:

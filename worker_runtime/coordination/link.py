@@ -1,4 +1,4 @@
-"""The connection of one rank to the sequencer: it sends requests and receives answers.
+"""The connection of one rank to the sequencer: it sends requests and receives responses.
 
 Sending and receiving are independent. Each is for one thread at a time, which the driver ensures. Requests are queued
 until `flush`, so that a burst of small operations is one message, and is encoded together: see `messages.py`.

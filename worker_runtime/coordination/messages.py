@@ -1,4 +1,4 @@
-"""The encoding of operations as requests, and of the sequencer's messages as answers.
+"""The encoding of operations as requests, and of the sequencer's messages as responses.
 
 Both sides count requests, so each counted request must be sent. So `SendQueue.ask` first checks that an operation can
 be encoded. Its values are read only when it is sent, together with those of its neighbors. If that fails, a FAIL is
@@ -49,7 +49,7 @@ class SendQueue:
         return len(self._operations) >= BURST
 
     def ask(self, operation: Operation[object]) -> int:
-        """Add an operation, whose values `take` reads; return the number by which answers refer to it.
+        """Add an operation, whose values `take` reads; return the number by which responses refer to it.
 
         Raises:
             UnsendableError: the operation cannot be encoded. It was not added.
@@ -242,13 +242,13 @@ class Ended(NamedTuple):
     fault: Exception | None = None
 
 
-Answer: TypeAlias = Answered | Neutral | Refused | StopNoticed | Ended
+ReceivedResponse: TypeAlias = Answered | Neutral | Refused | StopNoticed | Ended
 
 
 def split(
     released: Released, handles: Sequence[Handle[Any]], list_members: Callable[[int], tuple[int, ...]]
 ) -> Sequence[Answered]:
-    """The answers of one message, in the order of their releases.
+    """The responses of one message, in the order of their releases.
 
     Args:
         released: the message.
@@ -266,16 +266,16 @@ def split(
     if len(releases) == 1:
         return (Answered(handles, releases, payload, released.lengths, None),)
     ends = [0, *accumulate(released.lengths)]
-    answers: list[Answered] = []
+    responses: list[Answered] = []
     first = 0
     for batcher, alike in groupby(handles, attrgetter("operation.batcher")):
         batch = list(alike)
         last = first + len(batch)
         own = payload[ends[first] : ends[last]]
         unpack = None if batcher is None or len(batch) == 1 else partial(_unpack, batcher, batch, own)
-        answers.append(Answered(batch, releases[first:last], own, released.lengths[first:last], unpack))
+        responses.append(Answered(batch, releases[first:last], own, released.lengths[first:last], unpack))
         first = last
-    return answers
+    return responses
 
 
 def _unpack(batcher: Batcher, handles: Sequence[Handle[Any]], payload: memoryview) -> Sequence[object] | None:

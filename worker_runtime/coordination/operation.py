@@ -55,7 +55,7 @@ class Batcher(ABC):
 
     @abstractmethod
     def unpack(self, operations: Sequence[Any], payload: memoryview) -> Sequence[object]:
-        """Finish all operations: return their results, given the concatenated payloads of their answers."""
+        """Finish all operations: return their results, given the concatenated payloads of their responses."""
 
 
 class Operation(ABC, Generic[ResultT_co]):
@@ -120,7 +120,7 @@ class Operation(ABC, Generic[ResultT_co]):
 
         Args:
             release: the release; in a set of one member it is created from this rank's request.
-            payload: the payload of the answer; empty if the signature has none.
+            payload: the payload of the response; empty if the signature has none.
         """
 
 
@@ -131,7 +131,7 @@ class State(Enum):
     """The state of an operation on this rank."""
 
     ASKED = "asked"  # submitted, or to be submitted again in the next generation
-    RELEASED = "released"  # it communicates, or its answer has arrived
+    RELEASED = "released"  # it communicates, or its response has arrived
     SUCCEEDED = "succeeded"  # its works are done
     FINISHED = "finished"  # its result is computed
     FAILED = "failed"

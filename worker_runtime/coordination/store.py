@@ -92,7 +92,7 @@ class SequencerStore(Store):
             length, _ = wire.HEADER.unpack(receive_exactly(connection, wire.HEADER.size))
             return receive_exactly(connection, length)
         except TimeoutError:
-            self._forget(connection)  # its answer may come later
+            self._forget(connection)  # its response may come later
             raise RuntimeError(f"the other members did not answer within {limit.total_seconds():.3g} s") from None
         except OSError as error:
             self._forget(connection)

@@ -92,13 +92,13 @@ class Frame(IntEnum):
 
 
 class StoreFrame(IntEnum):
-    """The types of frames on a connection to the generation's store. Each but SET is answered by one ANSWER."""
+    """The types of frames on a connection to the generation's store. Each but SET is answered by one RESPONSE."""
 
     SET = 32  # a key and its value
     GET = 33  # a key; answered with its value, after it is set
     CHECK = 34  # keys; answered with a non-empty body if all are set
     COMPARE = 35  # the connections of one member of a process group; answered when those of all members are known
-    ANSWER = 36
+    RESPONSE = 36
 
 
 STORE_ROLE = 1 << 31  # added to the rank in the greeting of a connection to the store
@@ -194,7 +194,7 @@ def _make_end(own: object, other: object, sent: object) -> tuple[str, str, int |
 
 
 def encode_comparison(fault: str, matched: Sequence[int]) -> bytes:
-    """The answer to a COMPARE.
+    """The response to a COMPARE.
 
     Args:
         fault: a message about a connection that leads to no member, the same for all members; "" if there is none.

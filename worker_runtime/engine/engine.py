@@ -23,7 +23,7 @@ from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.group import Group, connect
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.messages import Answer, Answered, Ended, Neutral, Refused, StopNoticed
+from worker_runtime.coordination.messages import Answered, Ended, Neutral, ReceivedResponse, Refused, StopNoticed
 from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Reduction, Release
 from worker_runtime.coordination.wire import Farewell, Frame
@@ -278,10 +278,10 @@ class Engine:
         """
         try:
             while True:
-                if handle.is_finished:  # by an earlier wait, or by the answer to this operation or another
+                if handle.is_finished:  # by an earlier wait, or by the response to this operation or another
                     return handle.result
                 if not handle.is_answered:
-                    self.await_answer(handle)
+                    self.await_response(handle)
                     continue
                 release, works = handle.release, handle.works
                 if works and release is not None and not handle.is_failed:
@@ -310,11 +310,11 @@ class Engine:
         has_ended = generation.failure is not None and time.monotonic() > generation.failed_at + _INTERRUPT_SECONDS
         return handle.is_done() or (has_ended and not self.is_elastic)
 
-    def await_answer(self, handle: Handle[Any]) -> None:
+    def await_response(self, handle: Handle[Any]) -> None:
         """Wait until an operation is released or refused."""
         while not handle.is_answered:
             generation = self.current
-            if generation.driver is None or not generation.driver.await_answer(handle):
+            if generation.driver is None or not generation.driver.await_response(handle):
                 self._await_generation(generation, handle)
 
     def _await_generation(self, generation: Generation, handle: Handle[Any]) -> None:
@@ -387,7 +387,7 @@ class Engine:
             driver.progress()
 
     def listen(self) -> None:
-        """Process the sequencer's answers without waiting; called while a thread waits for gloo.
+        """Process the sequencer's responses without waiting; called while a thread waits for gloo.
 
         Raises:
             RuntimeError: the generation has failed, and gloo has not completed its interrupted work in time.
@@ -500,23 +500,25 @@ class Engine:
             self.in_flight.fail(handle, ForkedError(self.rank))
         self.current.abandon()
 
-    # The sequencer's answers, in the thread that drives the connection.
+    # The sequencer's responses, in the thread that drives the connection.
 
-    def _carry_out(self, generation: Generation, answer: Answer) -> None:
-        match answer:
+    def _carry_out(self, generation: Generation, response: ReceivedResponse) -> None:
+        match response:
             case Answered():
-                generation.seen = answer.releases[-1].index
-                if answer.unpack is None or not self.in_flight.finish_together(answer, answer.unpack, generation):
-                    for handle, release, payload in zip(answer.handles, answer.releases, answer.payloads, strict=True):
+                generation.seen = response.releases[-1].index
+                if response.unpack is None or not self.in_flight.finish_together(response, response.unpack, generation):
+                    for handle, release, payload in zip(
+                        response.handles, response.releases, response.payloads, strict=True
+                    ):
                         self._start(generation, handle, release, payload)
             case Neutral(release):
                 self._take_part(generation, release)
             case Refused():
                 with self.in_flight.lock:
                     if not generation.is_over:
-                        self._refuse(generation, answer)
+                        self._refuse(generation, response)
             case StopNoticed():
-                generation.stops_from = answer.index
+                generation.stops_from = response.index
             case Ended(reason, fault):
                 self._give_up(generation, reason, fault)
 
@@ -563,18 +565,18 @@ class Engine:
         elif kind is Kind.COMMIT:
             self.steps.rounds[release.request.process_set] += 1
 
-    def _refuse(self, generation: Generation, answer: Refused) -> None:
+    def _refuse(self, generation: Generation, response: Refused) -> None:
         """Fail a refused operation, and free its name. The caller holds the lock."""
-        driver, operation = generation.driver, answer.handle.operation
-        error = DeadlockError(answer.reason) if answer.is_deadlock else OperationRefusedError(answer.reason)
-        if isinstance(operation, Failed) and operation.followers and not answer.is_deadlock and driver is not None:
+        driver, operation = generation.driver, response.handle.operation
+        error = DeadlockError(response.reason) if response.is_deadlock else OperationRefusedError(response.reason)
+        if isinstance(operation, Failed) and operation.followers and not response.is_deadlock and driver is not None:
             follower, *followers = operation.followers
             follower.followers = followers
             following: Handle[Any] = Handle(follower)
-            self.in_flight.refuse(answer.handle, error, following)
+            self.in_flight.refuse(response.handle, error, following)
             driver.ask(following, at_once=True, is_awaited=False)
         else:
-            self.in_flight.refuse(answer.handle, error)
+            self.in_flight.refuse(response.handle, error)
 
     def _give_up(self, generation: Generation, reason: str, fault: Exception | None = None) -> None:
         """Note that a generation has failed, and interrupt its running operations."""

@@ -14,7 +14,7 @@ from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.coordination.driver import Driver
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.messages import Answer
+from worker_runtime.coordination.messages import ReceivedResponse
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.requests import Kind, Release
 from worker_runtime.coordination.wire import Farewell, Frame
@@ -68,7 +68,7 @@ class Generation:
         self,
         group: Group,
         link: Link,
-        carry_out: Callable[[Answer], None],
+        carry_out: Callable[[ReceivedResponse], None],
         askers: Collection[int],
         silence_seconds: float,
     ) -> None:
@@ -77,7 +77,7 @@ class Generation:
         Args:
             group: the group, which the generation then owns.
             link: the connection to the sequencer, which it owns too.
-            carry_out: processes an answer of the sequencer.
+            carry_out: processes a response of the sequencer.
             askers: see `Driver`.
             silence_seconds: how long the sequencer's host may acknowledge nothing.
         """

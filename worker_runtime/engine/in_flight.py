@@ -115,7 +115,7 @@ class InFlight:
                 handle.begin(release, works, payload)
 
     def finish_together(
-        self, answer: Answered, unpack: Callable[[], Sequence[object] | None], generation: Generation
+        self, response: Answered, unpack: Callable[[], Sequence[object] | None], generation: Generation
     ) -> bool:
         """Finish operations that were released together; return False if each must be run separately."""
         with self.lock:  # held throughout: a suspension in between would lose results written in place
@@ -124,7 +124,7 @@ class InFlight:
             results = unpack()
             if results is None:
                 return False
-            for handle, release, result in zip(answer.handles, answer.releases, results, strict=True):
+            for handle, release, result in zip(response.handles, response.releases, results, strict=True):
                 handle.complete(release, result)
                 self.note_end(handle, release, generation)
         return True

@@ -14,9 +14,9 @@ from worker_runtime.rendezvous import CompletedOperation
 # A report lists this many of the last completed operations. Survivors differ at most by the releases that one has read
 # from its socket and another has not.
 _REMEMBERED = 256
-_ANSWERED = 32  # of these, the last ones are reported with the sequencer's answer, for survivors that did not get it
-_ANSWER_BYTES = 1024  # longer answers are not reported; that of a loss or an accuracy is shorter
-STOPPING = b"s"  # the reported answer of a commit round that came after a stop notice
+_ANSWERED = 32  # of these, the last ones are reported with the sequencer's response, for survivors that did not get it
+_RESPONSE_BYTES = 1024  # longer responses are not reported; that of a loss or an accuracy is shorter
+STOPPING = b"s"  # the reported response of a commit round that came after a stop notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Retry:
     def __init__(self, report_failure: Callable[[int, str], None]) -> None:
         self.report_failure = report_failure
         self.floor = 0
-        self._completed: deque[tuple[Release, int, bytes]] = deque()  # with the commit round (or 0), and the answer
+        self._completed: deque[tuple[Release, int, bytes]] = deque()  # with the commit round (or 0), and the response
 
     def remember(self, operation: Operation[Any], release: Release, payload: memoryview, *, is_stopping: bool) -> None:
         """Remember a completed operation for the report; other ranks may not have completed it.
@@ -53,8 +53,8 @@ class Retry:
             is_stopping: the release came after a stop notice for the job.
         """
         number = operation.number if isinstance(operation, Commit) else 0
-        answer = bytes(payload) if payload.nbytes <= _ANSWER_BYTES else b""
-        self._completed.append((release, number, STOPPING if number and is_stopping else answer))
+        response = bytes(payload) if payload.nbytes <= _RESPONSE_BYTES else b""
+        self._completed.append((release, number, STOPPING if number and is_stopping else response))
         if len(self._completed) > _REMEMBERED:
             forgotten, _, _ = self._completed.popleft()
             self.floor = max(self.floor, forgotten.index + 1)
@@ -63,8 +63,8 @@ class Retry:
         """The completed operations for the report."""
         unanswered = len(self._completed) - _ANSWERED
         for place, (release, number, payload) in enumerate(self._completed):
-            answer = payload if number else encode_answer(release, payload) if place >= unanswered else b""
-            yield CompletedOperation(release.members, release.request.name, release.index, number, answer)
+            response = payload if number else encode_response(release, payload) if place >= unanswered else b""
+            yield CompletedOperation(release.members, release.request.name, release.index, number, response)
 
     def forget(self) -> None:
         """Forget all operations, at the start of another generation."""
@@ -75,16 +75,16 @@ class Retry:
 LossPolicy: TypeAlias = Fail | Retry
 
 
-def encode_answer(release: Release, payload: bytes) -> bytes:
-    """The sequencer's answer to an operation with a payload, from which its result can be computed; else b""."""
+def encode_response(release: Release, payload: bytes) -> bytes:
+    """The sequencer's response to an operation with a payload, from which its result can be computed; else b""."""
     return wire.encode_releases(0, release, (payload,)) if payload else b""
 
 
-def decode_answer(answer: bytes, request: Request, members: tuple[int, ...]) -> tuple[Release, memoryview]:
+def decode_response(response: bytes, request: Request, members: tuple[int, ...]) -> tuple[Release, memoryview]:
     """The release and the payload to finish an operation that other ranks have completed; b"" answers a barrier."""
-    if not answer:
+    if not response:
         return Release(-1, request, members), memoryview(b"")
-    released = next(wire.decode_releases(memoryview(answer), lambda _: len(members)))
+    released = next(wire.decode_releases(memoryview(response), lambda _: len(members)))
     return Release(-1, request, members, released.joined, released.sizes, released.value), released.payload
 
 

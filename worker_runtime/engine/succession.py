@@ -18,11 +18,11 @@ from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
-from worker_runtime.engine.losses import STOPPING, Retry, decode_answer, runs_with_step
+from worker_runtime.engine.losses import STOPPING, Retry, decode_response, runs_with_step
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StuckError
 from worker_runtime.rendezvous import JoinReason, PendingOperation, RecoveryDecision, Report
 
-_HALT_SECONDS = 0.3  # how long to wait for the sequencer's last answer: it may itself be lost
+_HALT_SECONDS = 0.3  # how long to wait for the sequencer's last response: it may itself be lost
 
 
 class Succession:
@@ -101,7 +101,7 @@ class Succession:
         engine, generation = self.engine, Generation(number, rank, size)
         self.disconnect()
         ranks = {old: new for new, old in enumerate(decision.survivors)}
-        done = {(each.ranks, each.number, each.name): each.answer for each in decision.done}
+        done = {(each.ranks, each.number, each.name): each.response for each in decision.done}
         with engine.in_flight.lock:
             former = engine.current.sets
             engine.current, engine.moved = generation, ranks
@@ -205,7 +205,7 @@ class Succession:
             operation = AddSet(generation.sets.list_ranks(number), among, f"add_process_set.{number}", number)
             handle = Handle(operation)
             generation.driver.ask(handle, at_once=True, is_awaited=True)
-            generation.driver.await_answer(handle)
+            generation.driver.await_response(handle)
             if handle.release is None:
                 raise OperationFailedError(operation.title, generation.rank, generation.failure or "it was refused")
 
@@ -215,21 +215,21 @@ class Succession:
         Args:
             handle: the operation's handle.
             former: the former ranks of its set.
-            done: the sequencer's answers to the operations that the decision calls done, by (ranks, round, name).
+            done: the sequencer's responses to the operations that the decision calls done, by (ranks, round, name).
         """
         engine = self.engine
         self._indices.pop(handle, None)
         operation = handle.operation
         request = operation.request
         number = operation.number if isinstance(operation, Commit) else 0
-        answer = done.get((former, number, "" if number else request.name))
-        if answer is not None and handle in self._reported:
-            release, payload = decode_answer(b"" if number else answer, request, former)
+        response = done.get((former, number, "" if number else request.name))
+        if response is not None and handle in self._reported:
+            release, payload = decode_response(b"" if number else response, request, former)
             engine.in_flight.release(handle, release, (), payload, engine.current)
             if number:
                 engine.steps.rounds[request.process_set] = number
                 engine.steps.note_commit(request.process_set, former)
-                engine.steps.note_step(request.process_set, is_stopping=answer == STOPPING)
+                engine.steps.note_step(request.process_set, is_stopping=response == STOPPING)
             engine.in_flight.forget(handle)
             return
         try:

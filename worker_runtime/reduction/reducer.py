@@ -518,7 +518,7 @@ class GradientReducer:
         last = self._submit_rest(comm, takes=takes)
         if last is None:
             return True
-        comm.engine.await_answer(last)  # first: this sends its request now, so that it runs beside the others
+        comm.engine.await_response(last)  # first: this sends its request now, so that it runs beside the others
         failures = []
         for bucket in self._buckets:
             try:

@@ -87,8 +87,8 @@ def parse_report(words: list[str], size: int) -> Report:
             case "done":
                 done = parse_pending(value, size)
                 assert done.index is not None
-                answer = done.obstacle.encode()  # "!ANSWER"
-                completed.append(CompletedOperation(done.ranks, done.name, done.index, done.number, answer))
+                response = done.obstacle.encode()  # "!RESPONSE"
+                completed.append(CompletedOperation(done.ranks, done.name, done.index, done.number, response))
             case _ if separator:
                 facts[name] = value
             case _:

@@ -59,12 +59,12 @@ def check_retry(size: int, reports: Mapping[int, Report], decision: RecoveryDeci
         for operation in report.pending:
             done = Done(operation.ranks, operation.number, "" if operation.number else operation.name)
             others = {other: known for other, known in reports.items() if other in operation.ranks and other != rank}
-            called = [each for each in decision.done if replace(each, answer=b"") == done]
+            called = [each for each in decision.done if replace(each, response=b"") == done]
             if called:
                 assert is_known_to_all(operation, others), (
                     "an operation that a survivor has not even requested is called done"
                 )
-                assert not called[0].answer or is_answer(called[0], others)
+                assert not called[0].response or is_response(called[0], others)
             else:
                 assert not operation.obstacle
                 assert operation.root is None or operation.root in reports
@@ -74,10 +74,10 @@ def check_retry(size: int, reports: Mapping[int, Report], decision: RecoveryDeci
                 )
 
 
-def is_answer(done: Done, others: Mapping[int, Report]) -> bool:
-    """Another survivor has had this answer."""
+def is_response(done: Done, others: Mapping[int, Report]) -> bool:
+    """Another survivor has had this response."""
     return any(
-        (each.ranks, each.name, each.answer) == (done.ranks, done.name, done.answer)
+        (each.ranks, each.name, each.response) == (done.ranks, done.name, done.response)
         for known in others.values()
         for each in known.completed
     )

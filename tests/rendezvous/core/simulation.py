@@ -147,9 +147,9 @@ class Simulation:
             each.needs_state = is_new and decision.action in {Action.RESIZE, Action.RESTORE}
             return
         if each.pending:
-            called = [done for done in decision.done if replace(done, answer=b"") == self._describe_done(each)]
+            called = [done for done in decision.done if replace(done, response=b"") == self._describe_done(each)]
             if called:
-                assert called[0].answer in {b"", _answer(each.done)}, "it was the answer of another"
+                assert called[0].response in {b"", _response(each.done)}, "it was the response of another"
                 each.done += 1
                 each.pending = False
         each.base = each.done
@@ -157,7 +157,7 @@ class Simulation:
     def _describe_completed(self, position: int, each: Trainee, ranks: tuple[int, ...]) -> CompletedOperation:
         completed = CompletedOperation(ranks, *self._locate(position, each))
         knows = completed.name == KINDS[0] and self.chance.random() < 0.5
-        return replace(completed, answer=_answer(position)) if knows else completed
+        return replace(completed, response=_response(position)) if knows else completed
 
     def _describe_done(self, each: Trainee) -> Done:
         kind, number = self._name(each.done)
@@ -338,7 +338,7 @@ class Simulation:
                 self.report(host)
 
 
-def _answer(position: int) -> bytes:
+def _response(position: int) -> bytes:
     """What all that have done the operation at this place have heard."""
     return str(position).encode()
 

@@ -225,10 +225,10 @@ def show_decision(decision: RecoveryDecision) -> str:
 
 
 def show_done(done: Done) -> str:
-    """A commit round, a barrier, or another operation with its answer."""
+    """A commit round, a barrier, or another operation with its response."""
     what = done.name or f"commit#{done.number}"
-    answer = f"!{done.answer.decode()}" if done.answer else ""
-    return f"{what}{{{','.join(map(str, done.ranks))}}}{answer}"
+    response = f"!{done.response.decode()}" if done.response else ""
+    return f"{what}{{{','.join(map(str, done.ranks))}}}{response}"
 
 
 def show_assignment(assignment: Assignment) -> str:

@@ -80,7 +80,7 @@ pending_operations = st.builds(
     obstacle=texts,
 )
 completed_operations = st.builds(
-    CompletedOperation, ranks, texts, index=generations, number=generations, answer=st.binary()
+    CompletedOperation, ranks, texts, index=generations, number=generations, response=st.binary()
 )
 reports = st.builds(
     Report,

@@ -26,7 +26,7 @@ from worker_runtime.engine.succession import Succession
 from worker_runtime.membership import formation
 
 # "reduction": it waits for its gradients. "commit": it has them, and asks for the commit round; "asked": it has asked.
-# "committed": it has the answer. "synchronized": it has synchronized, and is to unscale. "between": it has done both.
+# "committed": it has the response. "synchronized": it has synchronized, and is to unscale. "between": it has done both.
 # "clipped": it may step. "end": it has; of several optimizers, the first one is at its end first. "stepped": all have.
 # "forming": at any of them, while the group is formed anew. "started": at any of them, before its part of a collective
 # that all have agreed on; the first one in step 0 connects a group of NCCL.

@@ -218,7 +218,7 @@ def test_large_tensors_travel_through_gloo_and_in_place_without_a_copy() -> None
 def test_an_operation_can_be_started_again() -> None:
     def body(engine: ThreadEngine) -> object:
         operation = Allreduce([torch.ones(2)], Combination(Reduction.SUM, 2.0), engine.all, "allreduce.x")
-        engine.await_answer(engine.submit(operation))
+        engine.await_response(engine.submit(operation))
         return engine.run(operation)[0].tolist()
 
     assert run(body, way="gloo") == [[4.0, 4.0]] * 2

@@ -13,7 +13,7 @@ from tests.waiting import LIMIT_SECONDS, wait_until
 from tests.worker_runtime.conversation import SUM, Errand, Player, Sequencer, converse
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.messages import Answer
+from worker_runtime.coordination.messages import ReceivedResponse
 from worker_runtime.coordination.ordering.requests import Release, Request
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.errors import ShutDownError
@@ -61,7 +61,7 @@ def test_a_caller_that_waits_needs_no_thread_and_a_signature_is_sent_once(ends: 
     assert count_driver_threads() == before
 
 
-def test_a_burst_is_few_messages_and_answers_may_come_in_any_order(ends: Ends) -> None:
+def test_a_burst_is_few_messages_and_responses_may_come_in_any_order(ends: Ends) -> None:
     player, sequencer = ends
     handles = [player.submit(str(index)) for index in range(1000)]
     assert sequencer.read_names(1000) == [str(index) for index in range(1000)]
@@ -70,14 +70,14 @@ def test_a_burst_is_few_messages_and_answers_may_come_in_any_order(ends: Ends) -
     assert {player.wait(handle) for handle in handles} == {b"answered"}
 
 
-def test_more_may_be_asked_while_the_background_waits_for_an_answer(ends: Ends) -> None:
+def test_more_may_be_asked_while_the_background_waits_for_a_response(ends: Ends) -> None:
     player, sequencer = ends
     handles = []
     for name in ("first", "second"):
         handles.append(player.submit(name))
         assert sequencer.read_names(1) == [name]
     sequencer.release(1, 0)
-    wait_until(lambda: all(handle.is_done() for handle in handles), "an answer that no thread waits for")
+    wait_until(lambda: all(handle.is_done() for handle in handles), "a response that no thread waits for")
 
 
 def test_a_callers_request_is_sent_while_another_thread_listens(patient: Ends) -> None:
@@ -109,19 +109,19 @@ def test_several_threads_wait_at_the_same_time(patient: Ends) -> None:
     assert {name: errand.finish() for name, errand in waiting.items()} == {name: name.encode() for name in "abcd"}
 
 
-def test_an_answer_may_come_in_pieces_and_with_others(ends: Ends) -> None:
+def test_a_response_may_come_in_pieces_and_with_others(ends: Ends) -> None:
     player, sequencer = ends
     handles = [player.submit(str(index)) for index in range(3)]
     sequencer.read_names(3)
     release = Release(0, Request(0, "", SUM), (0, 1))
-    answers = [wire.encode_releases(number, release, [b"abc"]) for number in range(3)]
-    data = b"".join(wire.encode_frame(Frame.RELEASES, answer) for answer in answers)
+    responses = [wire.encode_releases(number, release, [b"abc"]) for number in range(3)]
+    data = b"".join(wire.encode_frame(Frame.RELEASES, response) for response in responses)
     for offset in range(0, len(data), 7):
         sequencer.send_bytes(data[offset : offset + 7])
     assert [player.wait(handle) for handle in handles] == [b"abc"] * 3
 
 
-def test_a_large_answer_arrives_whole(ends: Ends) -> None:
+def test_a_large_response_arrives_whole(ends: Ends) -> None:
     player, sequencer = ends
     payload = os.urandom(3_000_000)
     answering = Errand(lambda: (sequencer.read_names(1), sequencer.release(0, payload=payload)))
@@ -281,10 +281,10 @@ def test_no_lock_of_what_is_sent_is_held_while_the_end_is_carried_out(
     player, sequencer = ends
     others: list[Errand] = []
 
-    def carry_out(answer: Answer) -> None:  # the engine waits here for a lock under which another thread may ask
+    def carry_out(response: ReceivedResponse) -> None:  # the engine waits here for a lock; another thread may ask
         others.append(Errand(player.driver.report_departed, 1, daemon=True))
         others[0].finish()
-        player.carry_out(answer)
+        player.carry_out(response)
 
     monkeypatch.setattr(player.driver, "_carry_out", carry_out)
     sequencer.close()

@@ -1,4 +1,4 @@
-"""A submitted operation: its works, its answer, and its result."""
+"""A submitted operation: its works, its response, and its result."""
 
 import time
 from collections.abc import Callable
@@ -98,7 +98,7 @@ def test_an_operation_that_is_finished_with_others_has_its_result() -> None:
 
 def test_a_result_may_come_while_it_is_waited_for() -> None:
     class Answering(Engine):
-        def await_answer(self, handle: Handle[Any]) -> None:
+        def await_response(self, handle: Handle[Any]) -> None:
             handle.complete(RELEASE, b"result")
 
     assert Answering().wait(Handle(Echo("x", b"its own"))) == b"result"
@@ -122,13 +122,13 @@ def test_the_error_of_a_failed_handle_is_raised() -> None:
         Engine().wait(handle)
 
 
-def test_a_wait_without_an_answer_to_come_raises() -> None:
+def test_a_wait_without_a_response_to_come_raises() -> None:
     with pytest.raises(ShutDownError, match="x on rank 0 was still pending when Horovod has been shut down"):
         Engine().wait(make_handle())
 
 
 def test_a_result_that_could_not_be_made_is_made_by_the_next_wait() -> None:
-    """The answer's data are kept until then: without them it would be made of this rank's own, silently wrong."""
+    """The response's data are kept until then: without them it would be made of this rank's own, silently wrong."""
     operation = Echo("x")
     operation.finish = Mock(side_effect=[KeyboardInterrupt, b"result"])
     handle, engine = make_handle(operation), Engine()

@@ -1,4 +1,4 @@
-"""What an engine does with the sequencer's answers in one generation, and how a worker's end reaches the others."""
+"""What an engine does with the sequencer's responses in one generation, and how a worker's end reaches the others."""
 
 from collections.abc import Iterator
 from unittest import mock
@@ -17,7 +17,7 @@ from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.succession import Succession
 from worker_runtime.errors import HorovodInternalError, IllegalTransitionError, OperationFailedError
 
-ANSWER = memoryview(b"answered")
+RESPONSE = memoryview(b"answered")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def make_release(handle: Handle[bytes], index: int = 5) -> Release:
 
 
 def answer(handle: Handle[bytes]) -> Answered:
-    return Answered([handle], [make_release(handle)], ANSWER, [len(ANSWER)], None)
+    return Answered([handle], [make_release(handle)], RESPONSE, [len(RESPONSE)], None)
 
 
 def test_an_operation_released_after_the_end_does_not_begin(engine: Engine) -> None:
@@ -62,21 +62,21 @@ def test_an_operation_begun_when_a_signal_s_handler_raises_is_not_waited_for(eng
 def test_results_of_a_burst_count_only_before_the_end(engine: Engine) -> None:
     handles = [engine.submit(Echo(name)) for name in "ab"]
     releases = [make_release(handle, index) for index, handle in enumerate(handles)]
-    burst = Answered(handles, releases, ANSWER, [4, 4], lambda: [b"1", b"2"])
+    burst = Answered(handles, releases, RESPONSE, [4, 4], lambda: [b"1", b"2"])
     engine._carry_out(engine.current, burst)
     assert [engine.wait(handle) for handle in handles] == [b"1", b"2"]
     assert list(engine.in_flight) == []
     late = engine.submit(Echo("late"))
     engine.current.is_over = True
     unpack = mock.Mock()  # they would be written in place
-    engine._carry_out(engine.current, Answered([late], [make_release(late, 2)], ANSWER, [8], unpack))
+    engine._carry_out(engine.current, Answered([late], [make_release(late, 2)], RESPONSE, [8], unpack))
     assert (late.is_answered, unpack.mock_calls) == (False, [])
 
 
 def test_a_burst_that_cannot_be_finished_together_is_run_one_by_one(engine: Engine) -> None:
     handles = [engine.submit(Echo(name)) for name in "ab"]
     releases = [make_release(handle, index) for index, handle in enumerate(handles)]
-    engine._carry_out(engine.current, Answered(handles, releases, ANSWER, [3, 5], lambda: None))
+    engine._carry_out(engine.current, Answered(handles, releases, RESPONSE, [3, 5], lambda: None))
     assert [engine.wait(handle) for handle in handles] == [b"ans", b"wered"]
 
 
@@ -99,7 +99,7 @@ def test_an_illegal_transition_ends_the_job_with_one_sentence_on_all_ranks(
 ) -> None:
     engine = make_succession(generation).engine if is_elastic else Engine(generation.group, generation.link)
     handle, other = engine.submit(Echo("x")), engine.submit(Echo("other"))
-    handle.begin(make_release(handle), (), ANSWER)
+    handle.begin(make_release(handle), (), RESPONSE)
     generation.sequencer.read_names(2)
     generation.release(0)
     while (frame := generation.sequencer.read())[0] != Frame.HALT:

@@ -125,18 +125,18 @@ def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: S
         scene.before.release(number - 1, index=index)
         scene.engine.wait(handle)
         assert (engine.steps.has_stepped, engine.steps.is_stopping) == (True, number == 2)
-    assert [each.answer for each in scene.interrupt().completed] == [b"", STOPPING]
+    assert [each.response for each in scene.interrupt().completed] == [b"", STOPPING]
 
 
-@pytest.mark.parametrize("answer", [b"", STOPPING])
+@pytest.mark.parametrize("response", [b"", STOPPING])
 def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_there(
-    scene: Scene, answer: bytes
+    scene: Scene, response: bytes
 ) -> None:
     handle = scene.ask(Commit(scene.all_ranks, 1))
     scene.interrupt()
-    scene.resume(Done(THREE, 1, answer=answer))
+    scene.resume(Done(THREE, 1, response=response))
     scene.engine.wait(handle)
-    assert (scene.engine.steps.has_stepped, scene.engine.steps.is_stopping) == (True, answer == STOPPING)
+    assert (scene.engine.steps.has_stepped, scene.engine.steps.is_stopping) == (True, response == STOPPING)
 
 
 def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Scene) -> None:
@@ -198,7 +198,7 @@ def test_a_host_that_is_cut_off_is_trouble_to_a_thread_that_waits_for_gloo(scene
 def test_a_failure_of_gloo_reports_trouble_and_the_operation_runs_again(scene: Scene) -> None:
     handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
     scene.before.release(0)
-    scene.engine.await_answer(handle)
+    scene.engine.await_response(handle)
     scene.before.played.shut_down()
     waiting = Errand(scene.engine.wait, handle)
     assert scene.troubles.get(timeout=LIMIT_SECONDS).startswith("allreduce 'x' failed on rank 0: ")
@@ -206,7 +206,7 @@ def test_a_failure_of_gloo_reports_trouble_and_the_operation_runs_again(scene: S
     scene.resume()
     scene.after.sequencer.read_names(1)
     scene.after.release(0)
-    scene.engine.await_answer(handle)
+    scene.engine.await_response(handle)
     scene.after.played.works[-1].is_done = True
     assert waiting.finish()[0][0].item() == 1.0
     assert scene.before.played.is_shut
@@ -235,7 +235,7 @@ def test_an_operation_that_cannot_run_again_says_why(scene: Scene, number: int) 
     handle = scene.ask(operation)
     if is_begun:
         scene.before.release(0)
-        scene.engine.await_answer(handle)
+        scene.engine.await_response(handle)
     pending = only(scene.interrupt().pending)
     assert pending.obstacle.startswith(obstacle)
     assert bool(pending.obstacle) == bool(obstacle)
@@ -345,7 +345,7 @@ def make_gathering(members: Members) -> Operation[list[Any]]:
         ),
     ],
 )
-def test_with_the_answer_that_others_have_got_an_operation_is_done(
+def test_with_the_response_that_others_have_got_an_operation_is_done(
     scene: Scene,
     make: Callable[[Members], Operation[list[Any]]],
     sizes: tuple[tuple[int, ...], ...],
@@ -359,20 +359,20 @@ def test_with_the_answer_that_others_have_got_an_operation_is_done(
     (done,) = other.list_completed()
     handle = scene.engine.submit(operation)
     scene.interrupt()
-    scene.resume(Done(THREE, 0, "x", done.answer))
+    scene.resume(Done(THREE, 0, "x", done.response))
     found = scene.engine.wait(handle)
     assert [each.tolist() if make is make_average else (each[0].tolist(), each[1]) for each in found] == result
     scene.engine.submit(scene.sum("y", 1.0))
     assert scene.after.sequencer.read_names(1) == ["allreduce.y"]
 
 
-def test_answers_are_reported_if_they_are_short_and_of_late(scene: Scene) -> None:
+def test_responses_are_reported_if_they_are_short_and_of_late(scene: Scene) -> None:
     for number in range(34):
         values = [1.0] * (300 if number == 20 else 1)
         handle = scene.ask(scene.sum(f"x{number}", *values))
         scene.before.release(number, payload=pack(*values))
         scene.engine.wait(handle)
-    reported = [bool(each.answer) for each in scene.interrupt().completed]
+    reported = [bool(each.response) for each in scene.interrupt().completed]
     assert reported == [False] * 2 + [True] * 18 + [False] + [True] * 13
 
 
@@ -425,7 +425,7 @@ def test_an_operation_whose_name_is_used_again_counts_as_done(scene: Scene) -> N
         handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
         if not number:
             scene.before.release(0)
-            scene.engine.await_answer(handle)
+            scene.engine.await_response(handle)
             scene.before.played.works[0].is_done = True
     report = scene.interrupt()
     assert (only(report.pending).index, report.completed) == (None, (CompletedOperation(THREE, "allreduce.x", 0),))
@@ -504,7 +504,7 @@ def test_a_suspended_engine_can_report_before_what_it_ran_has_ended(scene: Scene
     """What has not ended may still write: to disconnect is to wait for it."""
     handle = scene.ask(scene.sum("large", *[0.0] * LARGE))
     scene.before.release(0, ranks=THREE)
-    scene.engine.await_answer(handle)
+    scene.engine.await_response(handle)
     scene.before.played.lingers = True
     assert only(scene.interrupt().pending).name == "allreduce.large"
     disconnecting = Errand(scene.succession.disconnect)

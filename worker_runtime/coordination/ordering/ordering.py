@@ -15,7 +15,7 @@ depend on the order of messages. When all have joined, nothing else is pending.
 
 **Leaving and loss.** When a rank leaves, all pending and later operations of its sets are refused. A rank whose
 connection ended without an explanation has *vanished*: its requests are dropped, and operations that need it wait for
-the explanation. The loss of a rank is one Failure; after it, no call has an answer or raises an error.
+the explanation. The loss of a rank is one Failure; after it, no call has a response or raises an error.
 
 **Deadlocks.** A rank reports that it is *blocked* when its only thread has waited for a request for a second. When
 each rank has left, has joined, or is blocked in a pending request, no rank can submit more: all pending operations are
@@ -37,12 +37,12 @@ from worker_runtime.coordination.ordering.refusals import (
 )
 from worker_runtime.coordination.ordering.requests import (
     GLOBAL_SET,
-    Answer,
     Failure,
     Kind,
     Refusal,
     Release,
     Request,
+    Response,
 )
 
 JOIN_NAME = "join"
@@ -83,8 +83,8 @@ class Ordering:
         self._blocked: dict[int, Pending] = {}  # the operation that each blocked rank waits for
         self._is_lost = False
 
-    def ask(self, rank: int, request: Request, sizes: tuple[int, ...] = ()) -> list[Answer]:
-        """Process a rank's request; return the answers, with releases in the order of their indices.
+    def ask(self, rank: int, request: Request, sizes: tuple[int, ...] = ()) -> list[Response]:
+        """Process a rank's request; return the responses, with releases in the order of their indices.
 
         Raises:
             IllegalRequestError: the set never existed; the rank is not in it or has left; the rank has a pending
@@ -117,8 +117,8 @@ class Ordering:
             return self._conclude(operation, ())
         return self._settle(operation) if self._joined else []
 
-    def block(self, rank: int, process_set: int, name: str) -> list[Answer]:
-        """Note that a rank is blocked in a request; ignored if it is not pending, since its answer is on the way."""
+    def block(self, rank: int, process_set: int, name: str) -> list[Response]:
+        """Note that a rank is blocked in a request; ignored if it is not pending, since its response is on the way."""
         of_set = self._sets.get(process_set)
         operation = of_set.pending.get(name) if of_set is not None else None
         if operation is None or rank not in operation.asked or rank in self._joined:
@@ -130,7 +130,7 @@ class Ordering:
         """Note that a rank is no longer blocked."""
         self._blocked.pop(rank, None)
 
-    def leave(self, rank: int, how: str = "") -> list[Answer]:
+    def leave(self, rank: int, how: str = "") -> list[Response]:
         """Process that a rank has left.
 
         Args:
@@ -147,7 +147,7 @@ class Ordering:
         needing = [operation for operation in self._list_pending() if rank in operation.members]
         for operation in needing:
             self._withdraw(operation, rank)
-        answers: list[Answer] = [
+        responses: list[Response] = [
             self._refuse(operation, explain_shutdown(operation.request, {rank: how}, self._failures))
             for operation in needing
             if operation.asked
@@ -158,7 +158,7 @@ class Ordering:
                 of_set.close()
         self._blocked.pop(rank, None)
         self._joined.clear()  # the JOIN was pending in set 0, of which every rank is a member
-        return answers + self._unlock()
+        return responses + self._unlock()
 
     def vanish(self, rank: int) -> None:
         """Process the end of a rank before it is known whether it has left or is lost; until then the others wait.
@@ -175,7 +175,7 @@ class Ordering:
         self._joined.discard(rank)
         self._blocked.pop(rank, None)
 
-    def lose(self, rank: int, how: str) -> list[Answer]:
+    def lose(self, rank: int, how: str) -> list[Response]:
         """Process the loss of a rank, unless it has left: nothing more is released, and nothing is pending.
 
         Args:
@@ -223,7 +223,7 @@ class Ordering:
             self._failures.setdefault(rank, request)
         return request is not None
 
-    def _turn_away(self, rank: int, request: Request, of_set: SetOperations | None) -> list[Answer]:
+    def _turn_away(self, rank: int, request: Request, of_set: SetOperations | None) -> list[Response]:
         """Answer a request that can never be released."""
         if self._is_lost:
             return []
@@ -255,26 +255,26 @@ class Ordering:
         if not 0 <= rank < self._size:
             raise IllegalRequestError(f"there is no rank {rank} among {self._size}")
 
-    def _join(self, rank: int) -> list[Answer]:
+    def _join(self, rank: int) -> list[Response]:
         """Note a rank as joined, answer the operations that waited for it, and release the JOIN of the last rank."""
         self._joined.add(rank)
         self._blocked.pop(rank, None)
-        answers: list[Answer] = []
+        responses: list[Response] = []
         for operation in self._list_pending():
             if rank in operation.members and rank not in operation.asked:
-                answers += self._settle(operation)
+                responses += self._settle(operation)
         join = self._sets[GLOBAL_SET].pending[JOIN_NAME]
         if len(self._joined) < self._size:
-            return answers + self._unlock()
+            return responses + self._unlock()
         self._joined.clear()
-        return answers + self._release(join, (), rank)
+        return responses + self._release(join, (), rank)
 
-    def _settle(self, operation: Pending) -> list[Answer]:
+    def _settle(self, operation: Pending) -> list[Response]:
         """Answer an operation if all absent members have joined."""
         absent = operation.find_absent()
         return self._conclude(operation, tuple(absent)) if self._joined.issuperset(absent) else []
 
-    def _conclude(self, operation: Pending, joined: tuple[int, ...]) -> list[Answer]:
+    def _conclude(self, operation: Pending, joined: tuple[int, ...]) -> list[Response]:
         """Answer an operation for which all members have asked or joined."""
         kind = operation.request.signature.kind
         if (operation.is_mixed or operation.sizes or kind is Kind.FAIL) and (
@@ -289,14 +289,14 @@ class Ordering:
             return self._remove_set(operation)
         return self._release(operation, joined)
 
-    def _add_set(self, operation: Pending) -> list[Answer]:
+    def _add_set(self, operation: Pending) -> list[Response]:
         wanted = operation.request.signature.root
         free = next(number for number in range(1, len(self._sets) + 1) if number not in self._sets)
         number = free if wanted is None or wanted in self._sets else wanted
         self._sets[number] = SetOperations(operation.sizes[operation.members[0]])
         return self._release(operation, (), number)
 
-    def _remove_set(self, operation: Pending) -> list[Answer]:
+    def _remove_set(self, operation: Pending) -> list[Response]:
         """Remove a set, if it still exists, and refuse its pending operations."""
         (number,) = operation.sizes[operation.members[0]]
         if number not in self._sets:
@@ -307,7 +307,7 @@ class Ordering:
         self._removed.add(number)
         return [*self._release(operation, ()), *refusals]
 
-    def _release(self, operation: Pending, joined: tuple[int, ...], value: int = 0) -> list[Answer]:
+    def _release(self, operation: Pending, joined: tuple[int, ...], value: int = 0) -> list[Response]:
         self._end(operation)
         index = self._next_index
         self._next_index += 1
@@ -326,7 +326,7 @@ class Ordering:
         if self._blocked:
             self._blocked = {rank: other for rank, other in self._blocked.items() if other is not operation}
 
-    def _unlock(self) -> list[Answer]:
+    def _unlock(self) -> list[Response]:
         """If no rank can ask, refuse all pending operations except a JOIN."""
         blocked = self._blocked
         if not blocked or len(blocked) + len(self._joined) + len(self._left) < self._size:

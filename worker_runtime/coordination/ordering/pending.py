@@ -1,6 +1,6 @@
-"""Pending operations: the requests of a process set's members under one name, until their answer.
+"""Pending operations: the requests of a process set's members under one name, until their response.
 
-The members' n-th operations of a name are matched. An operation is pending from its first request to its answer; then
+The members' n-th operations of a name are matched. An operation is pending from its first request to its response; then
 the next one can begin.
 """
 

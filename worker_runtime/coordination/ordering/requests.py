@@ -1,10 +1,10 @@
-"""The requests of ranks to the sequencer, and its answers: values for rules, wire and engine."""
+"""The requests of ranks to the sequencer, and its responses: values for rules, wire and engine."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
-# The largest operation whose data are sent inside the request and the answer, in bytes. By measurement this is still
+# The largest operation whose data are sent inside the request and the response, in bytes. By measurement this is still
 # faster than gloo on loopback. On a network the sequencer's host carries the data of all ranks, whose sum is bounded.
 PAYLOAD_BYTES = 128 * 1024
 ALL_PAYLOADS_BYTES = 1024 * 1024
@@ -141,7 +141,7 @@ class Stopping:
     index: int
 
 
-Answer = Release | Refusal | Failure | Stopping
+Response = Release | Refusal | Failure | Stopping
 
 
 def fits_payload(size: int, count_bytes: int) -> bool:

@@ -138,7 +138,7 @@ class Connection:
         self._unsent.append(view)
         self._unsent_bytes += len(view)
         if self._unsent_bytes > MAX_UNSENT_BYTES:
-            raise ConnectionEndedError(f"was closed: it left {self._unsent_bytes} bytes of answers unread")
+            raise ConnectionEndedError(f"was closed: it left {self._unsent_bytes} bytes of responses unread")
 
     def send_more(self) -> None:
         """Send more of the unsent data.

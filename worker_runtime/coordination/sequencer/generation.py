@@ -1,4 +1,4 @@
-"""One generation in the sequencer: members ask, the rules decide, and the answers are sent.
+"""One generation in the sequencer: members ask, the rules decide, and the responses are sent.
 
 The sequencer works in rounds: it reads all connections, and then one `settle` combines the payloads of all released
 operations, and sends each member one message. So a burst of small operations costs few calls.
@@ -16,11 +16,11 @@ from functools import partial
 from worker_runtime.coordination.ordering.ordering import IllegalRequestError, Ordering, PendingSummary
 from worker_runtime.coordination.ordering.requests import (
     GLOBAL_SET,
-    Answer,
     Failure,
     Kind,
     Refusal,
     Release,
+    Response,
     Signature,
     Stopping,
 )
@@ -68,7 +68,7 @@ class Generation:
         self._hows: dict[int, str] = {}  # by rank: how those have ended that may have departed, or are lost
         self._departed: set[int] = set()  # ranks whose processes have exited with 0
         self._signatures: dict[Signature, Signature] = {}
-        self._answers: list[tuple[Answer, list[Entry]]] = []  # with the answered requests, for `settle`
+        self._responses: list[tuple[Response, list[Entry]]] = []  # with the answered requests, for `settle`
         self._failure = ""
         self._stopping: Stopping | None = None  # after a stop notice
         self.store = KeyStore()
@@ -93,15 +93,15 @@ class Generation:
             self._end(member, error)
 
     def settle(self) -> None:
-        """Send the answers since the last call; a member that cannot receive them is lost."""
-        while self._answers:
-            answers, self._answers = self._answers, []
+        """Send the responses since the last call; a member that cannot receive them is lost."""
+        while self._responses:
+            responses, self._responses = self._responses, []
             try:
-                ranks = self._put(answers)
-            except UnequalPayloadError as error:  # no rank gets these answers, and all get the failure
+                ranks = self._put(responses)
+            except UnequalPayloadError as error:  # no rank gets these responses, and all get the failure
                 self._drop(error.rank, str(error))
                 self._failure = self._failure or f"rank {error.rank} was cut off: {error}"  # if the rank had left
-                self._answers = [(Failure(self._failure), [])]
+                self._responses = [(Failure(self._failure), [])]
                 continue
             for rank in ranks:
                 self._flush(rank)
@@ -243,58 +243,58 @@ class Generation:
             request, key = find(head) or member.learn_request(head)
             if len(payload) > FREE_BYTES:
                 check_size(len(self._ordering.find_members(request.process_set) or ()), len(payload))
-            answers = ask(rank, request, sizes)
+            responses = ask(rank, request, sizes)
             pending[key] = rank, number, payload, now
             number = (number + 1) % NUMBERS
-            if answers:
-                self._note(answers)
+            if responses:
+                self._note(responses)
         member.asked = number
         if len(pending) > MAX_PENDING:
             raise ProtocolError(f"more than {MAX_PENDING} requests are pending")
         if pending and self._due is None:
             self._due = self._clock.find_due(now)
 
-    def _note(self, answers: Sequence[Answer]) -> None:
-        """Queue answers for the next `settle`, with the requests that they answer, which are no longer pending."""
+    def _note(self, responses: Sequence[Response]) -> None:
+        """Queue responses for the next `settle`, with the requests that they answer, which are no longer pending."""
         members = self._members
-        for answer in answers:
+        for response in responses:
             asked: list[Entry] = []
             ranks: Sequence[int] = ()
             key = GLOBAL_SET, ""
-            if isinstance(answer, Release):
-                ranks, key = answer.members, answer.request[:2]
-            elif isinstance(answer, Refusal):
-                ranks, key = answer.ranks, (answer.process_set, answer.name)
-            elif isinstance(answer, Failure):
-                self._failure = answer.reason
+            if isinstance(response, Release):
+                ranks, key = response.members, response.request[:2]
+            elif isinstance(response, Refusal):
+                ranks, key = response.ranks, (response.process_set, response.name)
+            elif isinstance(response, Failure):
+                self._failure = response.reason
             for rank in ranks:
                 member = members.get(rank)
                 if member is not None and key in member.pending:
                     asked.append(member.pending.pop(key))
-            self._answers.append((answer, asked))
+            self._responses.append((response, asked))
 
-    def _put(self, answers: Sequence[tuple[Answer, list[Entry]]]) -> set[int]:
-        """Queue each answer for its members; return their ranks.
+    def _put(self, responses: Sequence[tuple[Response, list[Entry]]]) -> set[int]:
+        """Queue each response for its members; return their ranks.
 
         Raises:
             UnequalPayloadError: a rank's payload cannot be combined. Nothing was queued.
         """
         touched: set[int] = set()
-        released = [(answer, asked) for answer, asked in answers if isinstance(answer, Release)]
+        released = [(response, asked) for response, asked in responses if isinstance(response, Release)]
         payloads = iter(combine(released))
         if released:
             self._released_at = time.monotonic()
         run: ReleaseRange | None = None
-        for answer, asked in answers:
-            if isinstance(answer, Release):
+        for response, asked in responses:
+            if isinstance(response, Release):
                 payload = next(payloads)
-                if run is None or not run.take(answer, asked, payload):
+                if run is None or not run.take(response, asked, payload):
                     self._put_run(run, touched)
-                    run = ReleaseRange(answer, asked, payload)
+                    run = ReleaseRange(response, asked, payload)
             else:
                 self._put_run(run, touched)
                 run = None
-                for rank, kind, body in make_frames(answer, asked, self._members):
+                for rank, kind, body in make_frames(response, asked, self._members):
                     if rank in self._members:
                         touched.add(rank)
                         self._members[rank].put(kind, body)

@@ -1,6 +1,6 @@
-"""A member of a generation in the sequencer: its connection, its numbers, and the encoding of its answers.
+"""A member of a generation in the sequencer: its connection, its numbers, and the encoding of its responses.
 
-Consecutive releases are sent as one range, with one number; other answers are separate frames.
+Consecutive releases are sent as one range, with one number; other responses are separate frames.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -135,7 +135,7 @@ class ReleaseRange:
     Args:
         release: the first release.
         asked: the requests that it answers.
-        payload: the payload of its answer.
+        payload: the payload of its response.
     """
 
     __slots__ = ("_bytes", "_is_plain", "_numbers", "_payloads", "asked", "first")
@@ -179,22 +179,22 @@ def _is_plain(release: Release, asked: Sequence[Entry]) -> bool:
 
 
 def make_frames(
-    answer: Refusal | Failure | Stopping, asked: Sequence[Entry], members: Mapping[int, Member]
+    response: Refusal | Failure | Stopping, asked: Sequence[Entry], members: Mapping[int, Member]
 ) -> Iterator[tuple[int, Frame, bytes]]:
-    """The frames of an answer other than a release: the rank, the frame's type and its body.
+    """The frames of a response other than a release: the rank, the frame's type and its body.
 
     Args:
-        answer: the answer.
+        response: the response.
         asked: the requests that it answers.
         members: the members of the generation.
     """
-    match answer:
+    match response:
         case Refusal():
-            kind = Frame.DEADLOCK if answer.is_deadlock else Frame.REFUSAL
+            kind = Frame.DEADLOCK if response.is_deadlock else Frame.REFUSAL
             for rank, number, _, _ in asked:
-                yield rank, kind, encode_numbered(number, answer.reason)
+                yield rank, kind, encode_numbered(number, response.reason)
         case Stopping(index):
             body = encode_index(index)
             yield from ((rank, Frame.STOPPING, body) for rank, member in members.items() if not member.has_left)
         case Failure():
-            yield from ((rank, Frame.FAILURE, answer.reason.encode()) for rank in members)
+            yield from ((rank, Frame.FAILURE, response.reason.encode()) for rank in members)

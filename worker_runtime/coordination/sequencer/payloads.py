@@ -1,4 +1,4 @@
-"""The combination of payloads: the data that ranks send inside requests become the payload of the answer.
+"""The combination of payloads: the data that ranks send inside requests become the payload of the response.
 
 A message may have hundreds of small operations, and a call of NumPy takes longer than adding 64 bytes. So payloads that
 are released together, and combined in the same way, are concatenated per rank, and combined by one call.
@@ -70,7 +70,7 @@ def check_size(size: int, count_bytes: int) -> None:
 
 
 def combine(released: Sequence[tuple[Release, Sequence[Entry]]]) -> list[bytes]:
-    """The payload of each release's answer; b"" for none.
+    """The payload of each release's response; b"" for none.
 
     Args:
         released: the releases, each with the requests that it answers, in the order of their ranks.

@@ -96,7 +96,7 @@ class KeyStore:
 
     def _answer(self, connection: Connection, body: bytes) -> None:
         if connection in self._connections:  # it may have been closed while it waited
-            self._send(connection, encode_frame(StoreFrame.ANSWER, body))
+            self._send(connection, encode_frame(StoreFrame.RESPONSE, body))
 
     def _send(self, connection: Connection, data: bytes) -> None:
         try:

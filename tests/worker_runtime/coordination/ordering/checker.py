@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from worker_runtime.coordination.ordering.ordering import JOIN_NAME, Ordering
 from worker_runtime.coordination.ordering.requests import (
     GLOBAL_SET,
-    Answer,
     Failure,
     Kind,
     Refusal,
     Release,
     Request,
+    Response,
     Signature,
 )
 
@@ -26,7 +26,7 @@ def tolerates_joined(signature: Signature) -> bool:
 
 @dataclass
 class Checker:
-    """What the laws say, from a model of its own: who has asked what and has no answer."""
+    """What the laws say, from a model of its own: who has asked what and has no response."""
 
     size: int
     open: list[dict[Name, tuple[Request, tuple[int, ...]]]] = field(default_factory=list)
@@ -56,13 +56,13 @@ class Checker:
         self.operations[rank, name] += 1
         self.numbers[rank, name] = self.operations[rank, name]
 
-    def note_answer(self, answer: Answer) -> list[int]:
+    def note_response(self, response: Response) -> list[int]:
         """The rules have answered; the ranks that receive it."""
-        match answer:
+        match response:
             case Release():
-                return self._note_release(answer)
+                return self._note_release(response)
             case Refusal():
-                return self._note_refusal(answer)
+                return self._note_refusal(response)
             case Failure():
                 self.counts["failure"] += 1
                 return [rank for rank in range(self.size) if rank not in self.left]

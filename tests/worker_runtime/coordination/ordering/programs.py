@@ -35,7 +35,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait for the answer to what was asked under this name, with the rank's only thread."""
+    """Wait for the response to what was asked under this name, with the rank's only thread."""
 
     where: str
     name: str

@@ -1,6 +1,6 @@
 """Simulated ranks that run their programs against the rules, while a checker looks on.
 
-Messages from a rank arrive in their order, and so do answers; everything else happens in an order that chance chooses.
+Messages from a rank arrive in their order, and so do responses; chance chooses the order of everything else.
 """
 
 import random
@@ -25,12 +25,12 @@ from tests.worker_runtime.coordination.ordering.programs import (
 from worker_runtime.coordination.ordering.ordering import JOIN_NAME, Ordering
 from worker_runtime.coordination.ordering.requests import (
     GLOBAL_SET,
-    Answer,
     Failure,
     Kind,
     Refusal,
     Release,
     Request,
+    Response,
     Signature,
 )
 
@@ -44,9 +44,9 @@ class Rank:
         self.numbers = {EVERYBODY: GLOBAL_SET}
         self.open: set[Name] = set()
         self.waits: Name | None = None
-        self.then: Callable[[Answer], None] = lambda _: None
+        self.then: Callable[[Response], None] = lambda _: None
         self.outbox: deque[tuple[str, Request, tuple[int, ...]]] = deque()
-        self.inbox: deque[Answer] = deque()
+        self.inbox: deque[Response] = deque()
         self.released: list[int] = []
         self.results: list[tuple[Name, str]] = []
         self.has_left = False
@@ -65,10 +65,10 @@ class Rank:
             case Wait(where, name):
                 self._wait((self.numbers.get(where, -1), name))
             case Add(where, ranks):
-                self._ask_and_wait(f"add_set.{where}", Kind.ADD_SET, ranks, lambda answer: self._add(where, answer))
+                self._ask_and_wait(f"add_set.{where}", Kind.ADD_SET, ranks, lambda response: self._add(where, response))
             case Remove(where) if where in self.numbers:
                 number = self.numbers[where]
-                then = lambda answer: self._remove(where, answer)  # noqa: E731 - as the one above
+                then = lambda response: self._remove(where, response)  # noqa: E731 - as the one above
                 self._ask_and_wait(f"remove_set.{where}", Kind.REMOVE_SET, (number,), then)
             case Remove():
                 pass
@@ -80,9 +80,9 @@ class Rank:
                 self.hangs = True
 
     def hear(self) -> None:
-        """Take the next answer."""
-        answer = self.inbox.popleft()
-        match answer:
+        """Take the next response."""
+        response = self.inbox.popleft()
+        match response:
             case Release(index, request):
                 self.released.append(index)
                 name = (request.process_set, request.name)
@@ -92,14 +92,14 @@ class Rank:
                 self.hangs = True
                 return
         if name not in self.open:
-            assert isinstance(answer, Release), "a refusal of what was not asked"
+            assert isinstance(response, Release), "a refusal of what was not asked"
             return  # it has joined, and contributes neutral elements
         self.open.remove(name)
-        self.results.append((name, f"released with {answer.joined}" if isinstance(answer, Release) else "refused"))
+        self.results.append((name, f"released with {response.joined}" if isinstance(response, Release) else "refused"))
         if self.waits == name:
             self.waits = None
             then, self.then = self.then, lambda _: None
-            then(answer)
+            then(response)
 
     def _ask(self, operation: Operation) -> None:
         if operation.where not in self.numbers:
@@ -111,7 +111,7 @@ class Rank:
             return
         self._send(Request(*name, operation.signature), operation.sizes)
 
-    def _ask_and_wait(self, name: str, kind: Kind, sizes: tuple[int, ...], then: Callable[[Answer], None]) -> None:
+    def _ask_and_wait(self, name: str, kind: Kind, sizes: tuple[int, ...], then: Callable[[Response], None]) -> None:
         self._send(Request(GLOBAL_SET, name, Signature(kind)), sizes)
         self._wait((GLOBAL_SET, name))
         self.then = then
@@ -134,12 +134,12 @@ class Rank:
             self.has_left = True
             self.steps.clear()
 
-    def _add(self, where: str, answer: Answer) -> None:
-        if isinstance(answer, Release):
-            self.numbers[where] = answer.value
+    def _add(self, where: str, response: Response) -> None:
+        if isinstance(response, Release):
+            self.numbers[where] = response.value
 
-    def _remove(self, where: str, answer: Answer) -> None:
-        if isinstance(answer, Release):
+    def _remove(self, where: str, response: Response) -> None:
+        if isinstance(response, Release):
             del self.numbers[where]
 
 
@@ -189,7 +189,7 @@ class Simulation:
             self._lose(self.job.culprit)
         if self.is_lost:
             extra = self.ordering.ask(rank.rank, request, sizes) if what == "ask" else []
-            assert extra == [], "an answer after the failure"
+            assert extra == [], "a response after the failure"
             return
         match what:
             case "ask":
@@ -214,10 +214,10 @@ class Simulation:
         self.is_lost = True
         self.checker.open = [{} for _ in self.ranks]
 
-    def _post(self, answers: list[Answer]) -> None:
-        for answer in answers:
-            for rank in self.checker.note_answer(answer):
-                self.ranks[rank].inbox.append(answer)
+    def _post(self, responses: list[Response]) -> None:
+        for response in responses:
+            for rank in self.checker.note_response(response):
+                self.ranks[rank].inbox.append(response)
 
     def _check_end(self) -> None:
         """All have left, unless one was lost, or hangs; then everybody waits for that one, and it is named."""

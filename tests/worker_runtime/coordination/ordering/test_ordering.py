@@ -43,12 +43,12 @@ def test_a_rank_that_has_vanished_may_be_lost() -> None:
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET, Kind.FAIL}))
 @pytest.mark.parametrize("tolerant", ["no", "yes"])
 def test_a_joined_rank_is_tolerated_by_kind_or_by_what_the_signature_says(kind: Kind, tolerant: str) -> None:
-    (answer,) = play("size 2", "join 1", f"ask 0 x kind={kind.name} tolerant={tolerant}")
+    (response,) = play("size 2", "join 1", f"ask 0 x kind={kind.name} tolerant={tolerant}")
     if tolerant == "yes" or kind in (Kind.ALLREDUCE, Kind.COMMIT):
-        assert answer.joined == (1,)
+        assert response.joined == (1,)
     else:
-        assert answer.ranks == (0,)
-        assert answer.reason.startswith(f"{kind.name} is not supported with Join at this time")
+        assert response.ranks == (0,)
+        assert response.reason.startswith(f"{kind.name} is not supported with Join at this time")
 
 
 def test_of_a_deadlock_of_many_ranks_six_are_named() -> None:

@@ -1,4 +1,4 @@
-"""Each transcript is a story of the sequencer's rules; they still give the same answers.
+"""Each transcript is a story of the sequencer's rules; they still give the same responses.
 
 After a change that is meant, `pytest tests/worker_runtime/coordination/ordering --rewrite` writes them anew; read the
 difference.

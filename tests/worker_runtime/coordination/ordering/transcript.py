@@ -16,7 +16,7 @@ A file begins with prose up to the first empty line. Lines that start with `#` a
     stall 60 limit=120
     set 1
 
-What follows is written `> answer  (reason)`, `! Error: sentence`, and for the last three, `= line`.
+What follows is written `> response  (reason)`, `! Error: sentence`, and for the last three, `= line`.
 """
 
 import copy
@@ -29,13 +29,13 @@ from tests import transcripts
 from worker_runtime.coordination.ordering.ordering import JOIN_NAME, IllegalRequestError, Ordering
 from worker_runtime.coordination.ordering.requests import (
     GLOBAL_SET,
-    Answer,
     Failure,
     Kind,
     Reduction,
     Refusal,
     Release,
     Request,
+    Response,
     Signature,
 )
 from worker_runtime.coordination.sequencer.stalls import describe_stall, describe_stall_limit
@@ -48,13 +48,13 @@ def rerun(text: str) -> str:
     return transcripts.rerun(text, Player().run)
 
 
-def play(*commands: str) -> list[Answer]:
+def play(*commands: str) -> list[Response]:
     """What followed from the last of these commands; the first is the size. What the rules raise is not caught."""
     player = Player()
-    answers: list[Answer] = []
+    responses: list[Response] = []
     for command in commands:
-        answers = player.act(shlex.split(command))
-    return answers
+        responses = player.act(shlex.split(command))
+    return responses
 
 
 class Player:
@@ -76,13 +76,13 @@ class Player:
             case words:
                 before = copy.deepcopy(vars(self.ordering))
                 try:
-                    answers = self.act(words)
+                    responses = self.act(words)
                 except IllegalRequestError as error:
                     assert vars(self.ordering) == before, "an illegal request has changed the state"
                     return [f"! {type(error).__name__}: {error}"]
-                return [f"> {show_answer(answer)}" for answer in answers]
+                return [f"> {show_response(response)}" for response in responses]
 
-    def act(self, words: list[str]) -> list[Answer]:
+    def act(self, words: list[str]) -> list[Response]:
         """Carry out a command of these words."""
         match words:
             case ["size", size]:
@@ -99,7 +99,7 @@ class Player:
             case ["block", ranks, name, *options]:
                 number = int(options[0].removeprefix("set=")) if options else GLOBAL_SET
                 blocked = (self.ordering.block(rank, number, name) for rank in parse_numbers(ranks))
-                return [answer for answers in blocked for answer in answers]
+                return [response for responses in blocked for response in responses]
             case ["unblock", rank]:
                 self.ordering.unblock(int(rank))
                 return []
@@ -110,8 +110,8 @@ class Player:
             case _:
                 raise ValueError(f"no such command: {shlex.join(words)}")
 
-    def _ask(self, ranks: str, request: Request, sizes: tuple[int, ...]) -> list[Answer]:
-        return [answer for rank in parse_numbers(ranks) for answer in self.ordering.ask(rank, request, sizes)]
+    def _ask(self, ranks: str, request: Request, sizes: tuple[int, ...]) -> list[Response]:
+        return [response for rank in parse_numbers(ranks) for response in self.ordering.ask(rank, request, sizes)]
 
     def _show_pending(self) -> Iterator[str]:
         for pending in self.ordering.find_pending():
@@ -161,9 +161,9 @@ def show_name(request: Request) -> str:
     return request.name if request.process_set == GLOBAL_SET else f"{request.name} set={request.process_set}"
 
 
-def show_answer(answer: Answer) -> str:
-    """An answer in one line."""
-    match answer:
+def show_response(response: Response) -> str:
+    """A response in one line."""
+    match response:
         case Release(index, request, members, joined, sizes, value):
             facts = {"joined": joined, "sizes": sizes, "value": value}
             known = [f" {name}={str(fact).replace(' ', '')}" for name, fact in facts.items() if fact]
@@ -174,4 +174,4 @@ def show_answer(answer: Answer) -> str:
         case Failure(reason):
             return f"failure  ({reason})"
         case _:
-            assert_never(answer)
+            assert_never(response)

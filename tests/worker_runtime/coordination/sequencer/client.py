@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[4]
 LOOPBACK = "127.0.0.1"
 KEY = bytes(range(wire.KEY_BYTES))
 
-Answer = tuple[Frame, Released | Release | tuple[int, str] | str]
+Response = tuple[Frame, Released | Release | tuple[int, str] | str]
 
 
 class Process:
@@ -99,7 +99,7 @@ class Client:
         self._signatures: dict[Signature, int] = {}
         self._size_of: dict[int, int] = {}
         self._asked = 0
-        self._answers: deque[Answer] = deque()
+        self._responses: deque[Response] = deque()
         greeting, self._proof = wire.make_greeting(
             key, generation, rank, self.receive(wire.NONCE_BYTES), os.urandom(wire.NONCE_BYTES)
         )
@@ -162,24 +162,24 @@ class Client:
             data += chunk
         return data
 
-    def answer(self) -> Answer:
-        """The next answer that it receives."""
-        while not self._answers:
+    def response(self) -> Response:
+        """The next response that it receives."""
+        while not self._responses:
             length, number = wire.HEADER.unpack(self.receive(wire.HEADER.size))
-            self._answers += self._decode(Frame(number), memoryview(self.receive(length)))
-        return self._answers.popleft()
+            self._responses += self._decode(Frame(number), memoryview(self.receive(length)))
+        return self._responses.popleft()
 
     def released(self) -> Released:
-        """The next answer, which must be a release."""
-        kind, answer = self.answer()
-        assert isinstance(answer, Released), (kind, answer)
-        return answer
+        """The next response, which must be a release."""
+        kind, response = self.response()
+        assert isinstance(response, Released), (kind, response)
+        return response
 
     def read_text(self, kind: Frame) -> str:
-        """The text of the next answer, which must be of this kind."""
-        found, answer = self.answer()
-        assert found is kind, (found, answer)
-        return answer[1] if isinstance(answer, tuple) else answer
+        """The text of the next response, which must be of this kind."""
+        found, response = self.response()
+        assert found is kind, (found, response)
+        return response[1] if isinstance(response, tuple) else response
 
     def leave(self) -> None:
         """Say goodbye."""
@@ -193,7 +193,7 @@ class Client:
             return True
         return False
 
-    def _decode(self, kind: Frame, body: memoryview) -> Iterator[Answer]:
+    def _decode(self, kind: Frame, body: memoryview) -> Iterator[Response]:
         match kind:
             case Frame.RELEASES:
                 for released in wire.decode_releases(body, self._size_of.__getitem__):

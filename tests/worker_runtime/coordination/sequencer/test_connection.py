@@ -107,12 +107,12 @@ def test_a_rank_that_reads_in_the_end_may_be_sent_any_amount(ends: Ends, monkeyp
 def test_a_rank_that_reads_too_slowly_is_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 20_000_000)
     ends.connection.send(bytes(10_000_000))
-    with pytest.raises(ConnectionEndedError, match=r"left \d+ bytes of answers unread"):
+    with pytest.raises(ConnectionEndedError, match=r"left \d+ bytes of responses unread"):
         ends.connection.send(bytes(20_000_000))
 
 
 def test_a_slow_reader_keeps_no_other_waiting_and_is_lost_in_the_end(process: Process) -> None:
-    """Rank 1 is sent some 300 MB and reads none of it; rank 0 reads, and its answers continue."""
+    """Rank 1 is sent some 300 MB and reads none of it; rank 0 reads, and its responses continue."""
     payload = bytes(1024 * 1024)
     broadcast = Signature(Kind.BROADCAST, ("uint8",), ((len(payload),),), root=0, payload_dtype="float64")
     with gathering(process, 2) as (first, slow):
@@ -130,11 +130,11 @@ def test_a_slow_reader_keeps_no_other_waiting_and_is_lost_in_the_end(process: Pr
         sender = threading.Thread(target=send)
         sender.start()
         released = 0
-        while isinstance((answer := first.answer()[1]), Released):
+        while isinstance((response := first.response()[1]), Released):
             released += 1
-            assert len(answer.payload) == len(payload)
+            assert len(response.payload) == len(payload)
         assert released > 200
-        assert "rank 1 was cut off: its connection to the sequencer was closed: it left" in str(answer)
+        assert "rank 1 was cut off: its connection to the sequencer was closed: it left" in str(response)
         first.socket.shutdown(socket.SHUT_RDWR)
         sender.join(LIMIT_SECONDS)
         assert not sender.is_alive()

@@ -172,7 +172,7 @@ def listen_to_the_end(client: Client) -> list[Frame]:
     client.socket.settimeout(LIMIT_SECONDS)
     answered = 0
     while answered < 8:
-        kind, _ = client.answer()
+        kind, _ = client.response()
         reported.append(kind)
         if kind is Frame.FAILURE:
             break

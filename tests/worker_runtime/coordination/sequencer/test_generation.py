@@ -80,7 +80,7 @@ def test_joined_ranks_are_ordered_to_contribute_nothing_of_value(process: Proces
             first, second = client.released(), client.released()
             assert (bytes(first.payload), first.joined, second.joined) == (floats(3), (2,), (2,))
         for name, signature in (("allreduce.a", summing(count=1)), ("allreduce.b", PLAIN)):
-            kind, release = clients[2].answer()
+            kind, release = clients[2].response()
             assert kind is Frame.NEUTRAL
             assert (release.request.name, release.request.signature) == (name, signature)
             assert (release.members, release.joined) == ((0, 1, 2), (2,))

@@ -1,4 +1,4 @@
-"""What a rank's numbers mean, and how its answers are put together."""
+"""What a rank's numbers mean, and how its responses are put together."""
 
 import socket
 

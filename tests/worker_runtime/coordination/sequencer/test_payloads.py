@@ -1,4 +1,4 @@
-"""What the answers carry: sums, the root's bytes, all ranks' bytes; and which payloads no rank may send."""
+"""What the responses carry: sums, the root's bytes, all ranks' bytes; and which payloads no rank may send."""
 
 from dataclasses import replace
 

@@ -90,11 +90,11 @@ def test_settings_that_come_late_hold_for_what_is_pending() -> None:
 def test_the_stall_limit_ends_the_generation_and_names_rank_and_operation() -> None:
     with serving(2, **{WARNING: "0.1", LIMIT: "0.3"}) as (_, clients):
         clients[0].ask("allreduce.a", PLAIN)
-        while (answer := clients[0].answer())[0] is Frame.STALL:
+        while (response := clients[0].response())[0] is Frame.STALL:
             pass
-        assert answer[0] is Frame.FAILURE
-        assert answer[1] == clients[1].read_text(Frame.FAILURE)
-        assert "allreduce 'a' waited for rank 1" in str(answer[1])
+        assert response[0] is Frame.FAILURE
+        assert response[1] == clients[1].read_text(Frame.FAILURE)
+        assert "allreduce 'a' waited for rank 1" in str(response[1])
 
 
 def test_a_join_may_last_and_is_mentioned_when_nothing_happens() -> None:

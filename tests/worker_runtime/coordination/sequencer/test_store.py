@@ -99,7 +99,7 @@ def test_a_client_without_the_key_is_not_served(process: Process) -> None:
         wire.encode_frame(wire.StoreFrame.SET, b"\xff\xff\xff\xff"),
         wire.encode_frame(wire.StoreFrame.COMPARE, b'["group", 3, 2, []]'),
         wire.encode_frame(wire.StoreFrame.COMPARE, b'["group", 0, 2, [1]]'),
-        wire.encode_frame(wire.StoreFrame.ANSWER),
+        wire.encode_frame(wire.StoreFrame.RESPONSE),
     ],
     ids=["no key", "no member", "no connections", "no request"],
 )

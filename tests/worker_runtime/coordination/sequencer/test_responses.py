@@ -1,9 +1,9 @@
-"""Answers as frames."""
+"""Responses as frames."""
 
 import pytest
 
 from tests.worker_runtime.coordination.sequencer.ends import Ends
-from worker_runtime.coordination.ordering.requests import Answer, Failure, Refusal, Stopping
+from worker_runtime.coordination.ordering.requests import Failure, Refusal, Response, Stopping
 from worker_runtime.coordination.sequencer.member import Member, make_frames
 from worker_runtime.coordination.wire import Frame, encode_index, encode_numbered
 
@@ -11,7 +11,7 @@ WHY, OTHER_WHY = encode_numbered(7, "why"), encode_numbered(9, "why")
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"),
+    ("response", "expected"),
     [
         (
             Refusal(0, "x", (0, 2), "why"),
@@ -22,7 +22,9 @@ WHY, OTHER_WHY = encode_numbered(7, "why"), encode_numbered(9, "why")
         (Failure("lost"), [(rank, Frame.FAILURE, b"lost") for rank in range(3)]),
     ],
 )
-def test_each_answer_is_sent_to_the_ranks_that_it_concerns(answer: Answer, expected: list[object], ends: Ends) -> None:
+def test_each_response_is_sent_to_the_ranks_that_it_concerns(
+    response: Response, expected: list[object], ends: Ends
+) -> None:
     members = {rank: Member(rank, ends.connection, has_left=rank == 1) for rank in range(3)}
-    asked = [(0, 7, b"", 0.0), (2, 9, b"", 0.0)] if isinstance(answer, Refusal) else []
-    assert list(make_frames(answer, asked, members)) == expected
+    asked = [(0, 7, b"", 0.0), (2, 9, b"", 0.0)] if isinstance(response, Refusal) else []
+    assert list(make_frames(response, asked, members)) == expected
