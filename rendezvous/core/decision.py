@@ -122,7 +122,7 @@ class Situation:
     min_size: how many workers the job needs.
     newcomers: how many new workers wait to be added.
     former: the decision with which the interrupted generation began.
-    cause: what has interrupted it, as one sentence without a full stop; "" if nothing has.
+    interruption: what has interrupted it, as one sentence without a full stop; "" if nothing has.
     had_state: the ranks of survivors that have left the function that could have been called again.
     """
 
@@ -131,7 +131,7 @@ class Situation:
     min_size: int = 1
     newcomers: int = 0
     former: RecoveryDecision = RecoveryDecision(Action.BEGIN)  # noqa: RUF009 - an immutable value may be shared
-    cause: str = ""
+    interruption: str = ""
     had_state: frozenset[int] = frozenset()
 
 
@@ -167,7 +167,7 @@ def decide(situation: Situation) -> Answer:
         return _begin_as_before(situation)
     survivors = Survivors(situation.size, situation.reports)
     if (contradiction := find_contradiction(survivors)) is not None:
-        return End(_join_sentences(situation.cause, contradiction))
+        return End(_join_sentences(situation.interruption, contradiction))
     obstacle = find_obstacle(survivors) or _find_restored(situation.reports)
     if obstacle is not None:
         return _restore(situation, obstacle, _REPEATING)
@@ -178,7 +178,9 @@ def decide(situation: Situation) -> Answer:
     if len(situation.reports) < situation.min_size:
         return _restore(situation, _explain_shortage(situation), _REPLACING)
     done = find_done(survivors)
-    reason = _join_sentences(situation.cause, f"{len(situation.reports)} of {situation.size} continue where they are")
+    reason = _join_sentences(
+        situation.interruption, f"{len(situation.reports)} of {situation.size} continue where they are"
+    )
     return RecoveryDecision(Action.RETRY, tuple(sorted(situation.reports)), done, reason=reason)
 
 
@@ -197,9 +199,9 @@ def _find_mixed_joins(reports: Mapping[int, Report]) -> str | None:
 def _begin(situation: Situation) -> Answer:
     """All have called `init()`: there is no state to restore or to copy."""
     if len(situation.reports) + situation.newcomers < situation.min_size:
-        return End(f"{_join_sentences(situation.cause, _explain_shortage(situation))}. {_REPLACING}")
+        return End(f"{_join_sentences(situation.interruption, _explain_shortage(situation))}. {_REPLACING}")
     count = len(situation.reports) + situation.newcomers
-    return RecoveryDecision(Action.BEGIN, reason=situation.cause and f"{situation.cause}; {count} begin")
+    return RecoveryDecision(Action.BEGIN, reason=situation.interruption and f"{situation.interruption}; {count} begin")
 
 
 def _begin_as_before(situation: Situation) -> Answer:
@@ -213,7 +215,7 @@ def _begin_as_before(situation: Situation) -> Answer:
 
 def _restore(situation: Situation, reason: str, remedy: str) -> Answer:
     """Restore the last commit if all survivors can; if one cannot, the job ends, and the remedy is named."""
-    reason = _join_sentences(situation.cause, reason)
+    reason = _join_sentences(situation.interruption, reason)
     stateless = sorted(rank for rank, report in situation.reports.items() if not can_restore(report))
     if stateless or not any(report.has_state for report in situation.reports.values()):
         is_past = remedy is _REPEATING and stateless and situation.had_state.issuperset(stateless)
@@ -224,7 +226,7 @@ def _restore(situation: Situation, reason: str, remedy: str) -> Answer:
 def _add_newcomers(situation: Situation, decision: RecoveryDecision) -> Answer:
     """Add the new workers, if a survivor has the state that they copy."""
     if not any(report.has_state and not report.needs_state for report in situation.reports.values()):
-        return End(_join_sentences(situation.cause, STATE_LOST), is_state_lost=True)
+        return End(_join_sentences(situation.interruption, STATE_LOST), is_state_lost=True)
     if len(situation.reports) + situation.newcomers < situation.min_size:
         return AwaitWorkers(_explain_shortage(situation))
     return decision

@@ -138,8 +138,8 @@ def _follow_offer(state: State) -> State:
 
 def _plan_restart(state: State, host: str | None, reason: str) -> State:
     """All workers are started again, unless they are stopped already; host: the one that they leave as a whole."""
-    cause = Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason, host=host)
-    return replace(state, restart=state.restart or Restart(cause, is_planned=True, since=state.clock))
+    outcome = Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason, host=host)
+    return replace(state, restart=state.restart or Restart(outcome, is_planned=True, since=state.clock))
 
 
 def _note_report(state: State, event: Reported) -> State:
@@ -191,7 +191,7 @@ def _join(state: State, event: Joined) -> tuple[State, Effects]:
     if interrupts and not state.policy.is_elastic:
         why = report.error or "it was interrupted"
         reason = f"rank {known.assignment.rank} cannot continue: {why}"
-        return state.with_end(give_up(reason, state.cause)), ()
+        return state.with_end(give_up(reason, state.first_failure)), ()
     state = state.with_records([known.wait(report)])
     if state.phase is Phase.RUNNING:
         state = state.enter(Phase.FORMING)
@@ -289,7 +289,7 @@ def _explain_refusal(state: State, gone: Worker) -> str:
     name = f"rank {state.rank_of(gone)} ({gone})"
     if state.policy.is_elastic and state.number:
         left = f"{name} has left (exit code {state.workers[gone.slot].returncode}), and is not replaced"
-        return left if state.cause is None else f"{state.cause.reason}; {left}"
+        return left if state.first_failure is None else f"{state.first_failure.reason}; {left}"
     return f"{name} has exited and will not join; every worker must call hvd.init() as often as the others"
 
 

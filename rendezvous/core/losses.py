@@ -103,7 +103,7 @@ def lose_host(state: State, loss: Lost, *, may_explain: bool = True) -> tuple[St
     state = state.with_host_ended(host, -SIGKILL).without_host(host)
     if not (is_failure or is_offered):
         return state, (Dismiss(host, outcome.reason),)
-    if state.restart is not None and state.restart.cause.host == host:  # the restart explains it
+    if state.restart is not None and state.restart.outcome.host == host:  # the restart explains it
         return state, (Dismiss(host, outcome.reason, is_lost=True),)
     state, log = log_loss(state, outcome)
     return state, (log, Dismiss(host, outcome.reason, is_lost=True))
@@ -200,7 +200,7 @@ def record_loss(state: State, former: Sequence[WorkerRecord], outcome: Outcome) 
         return _end_job(state, outcome)
     if not are_members:
         return state
-    state = replace(state, cause=state.cause or outcome)
+    state = replace(state, first_failure=state.first_failure or outcome)
     return state.with_interruption(outcome.reason) if state.number else state
 
 
@@ -212,10 +212,10 @@ def _end_job(state: State, outcome: Outcome) -> State:
     """
     if state.refusal is None or not state.number or not state.policy.is_elastic:
         return state.with_end(outcome)
-    if state.cause is not None:
+    if state.first_failure is not None:
         return state  # they have been interrupted already
     refusal = f"{outcome.reason}; {state.refusal}"
-    return replace(state.with_interruption(outcome.reason), cause=outcome, refusal=refusal)
+    return replace(state.with_interruption(outcome.reason), first_failure=outcome, refusal=refusal)
 
 
 def lose_silent_host(state: State) -> tuple[State, Effects]:
@@ -306,7 +306,7 @@ def limit_shortage(state: State) -> tuple[State, Effects]:
     is_over = state.short_since is not None and state.clock - state.short_since > limit_seconds
     if state.number:
         have = state.waiting + state.count(WorkerState.READY)
-        outcome = run_short(have, state.policy.min_size, limit_seconds, state.cause)
+        outcome = run_short(have, state.policy.min_size, limit_seconds, state.first_failure)
         return (replace(state, outcome=outcome) if is_over else state), ()
     have, needed = _count_start(state)
     if have >= needed:

@@ -181,20 +181,20 @@ def time_out(reason: str) -> Outcome:
 def lack_slots(offered: int, needed: int, limit_seconds: float) -> Outcome:
     """The hosts have offered too few slots to start for the elastic timeout."""
     slots = "1 slot" if needed == 1 else f"{needed} slots"
-    cause = (
+    reason = (
         f"the hosts offered only {offered}: add hosts, or start with fewer workers (-np, --min-np)"
         if offered
         else "no host was named: check that the discovery script answers, or that agents join"
     )
-    return time_out(f"the job needs {slots} to start, but for {limit_seconds:g} s (--elastic-timeout) {cause}")
+    return time_out(f"the job needs {slots} to start, but for {limit_seconds:g} s (--elastic-timeout) {reason}")
 
 
-def lack_workers(have: int, needed: int, limit_seconds: float, cause: str) -> Outcome:
-    """Too few workers had an agent that has reported for the elastic timeout; cause: "" if it is not known."""
+def lack_workers(have: int, needed: int, limit_seconds: float, reason: str) -> Outcome:
+    """Too few workers had an agent that has reported for the elastic timeout; reason: "" if it is not known."""
     workers, count = "1 worker" if needed == 1 else f"{needed} workers", f"only {have}" if have else "none"
     parts = (
         f"the job needs {workers} to start, but for {limit_seconds:g} s (--elastic-timeout) {count} had an agent",
-        cause.rstrip("."),
+        reason.rstrip("."),
         "repair the hosts, or start with fewer workers (--min-np)",
     )
     return time_out("; ".join(filter(None, parts)))

@@ -44,8 +44,8 @@ def plan_growth(state: State) -> tuple[State, Effects]:
     if state.clock - state.growing_since < limit_seconds:
         return state, ()
     reason = f"there are slots for {larger} workers (--grow-after)"
-    cause = Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason)
-    return replace(state, restart=Restart(cause, is_planned=True, since=state.clock)), ()
+    outcome = Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason)
+    return replace(state, restart=Restart(outcome, is_planned=True, since=state.clock)), ()
 
 
 def _count_larger(state: State) -> int:
@@ -75,14 +75,14 @@ def stop_round(state: State) -> tuple[State, Effects]:
         note_stopped(state).enter(Phase.RESTARTING),
         deadline=state.now + most_seconds + policy.silence_seconds,  # a host that is lost is found first
         short_since=_keep_shortage(state),
-        cause=None,
+        first_failure=None,
         refusal=None,
         interruption=None,
         gathering_since=None,
         offer=Offer(state.offer.number),
     )
     alive = [each for each in state.alive() if each.state is not WorkerState.LEAVING]
-    return retire(state, alive, restart.cause.reason, grace_seconds, lets_save=restart.is_planned)
+    return retire(state, alive, restart.outcome.reason, grace_seconds, lets_save=restart.is_planned)
 
 
 def _keep_shortage(state: State) -> float | None:
@@ -95,14 +95,14 @@ def judge_round(state: State) -> tuple[State, Effects]:
     restart, limit = state.restart, state.policy.restarts.limit
     if restart is None or restart.at is not None or state.ended < len(state.workers):
         return state, ()
-    cause, lasted_seconds = restart.cause, restart.since - state.round_since
+    outcome, lasted_seconds = restart.outcome, restart.since - state.round_since
     is_quick = not restart.is_planned and lasted_seconds < QUICK_SECONDS
-    has_failed = not restart.is_planned and lasted_seconds < _FAILING_SECONDS and cause.certainty == 0
+    has_failed = not restart.is_planned and lasted_seconds < _FAILING_SECONDS and outcome.certainty == 0
     quick, failed = (state.quick_rounds + 1 if is_quick else 0), (state.failed_rounds + 1 if has_failed else 0)
     # A round that never had a report from all its hosts has not begun.
     is_counted = not (restart.is_planned or state.unreported)
     if failed >= _MOST_FAILED_ROUNDS if limit is None else is_counted and state.restarts >= limit:
-        return replace(state, restart=None, outcome=cause), ()
+        return replace(state, restart=None, outcome=outcome), ()
     pause_seconds = min(MOST_PAUSE_SECONDS, 2.0 ** min(quick - 2, _MOST_DOUBLINGS)) if quick > 1 else 0.0
     # Also those that have exited with 0 are started again.
     known = [replace(each, is_done=False, generation=0) for each in state.workers.values()]
@@ -110,7 +110,7 @@ def judge_round(state: State) -> tuple[State, Effects]:
         _blame(state, restart).with_records(known),
         restart=replace(restart, at=state.clock + pause_seconds),
         restarts=state.restarts + is_counted,
-        losses=state.losses if restart.is_planned else (*state.losses, cause)[-KEPT_LOSSES:],
+        losses=state.losses if restart.is_planned else (*state.losses, outcome)[-KEPT_LOSSES:],
         quick_rounds=quick,
         failed_rounds=failed,
         stopped=(),
@@ -124,8 +124,8 @@ def judge_round(state: State) -> tuple[State, Effects]:
 
 
 def _blame(state: State, restart: Restart) -> State:
-    """Count the loss against the slot of its cause, and no other: the other workers may have ended because of it."""
-    suspects, worker = state.blacklist.suspects, restart.cause.worker
+    """Count the loss against the slot that it names, and no other: the other workers may have ended because of it."""
+    suspects, worker = state.blacklist.suspects, restart.outcome.worker
     state = replace(state, blacklist=replace(state.blacklist, suspects=()))
     if restart.is_planned or worker is None or (restart.is_blamed and worker.slot not in suspects):
         return state
@@ -151,9 +151,9 @@ def start_round(state: State) -> tuple[State, Effects]:
 
 
 def _tell(state: State, restart: Restart, what: str) -> tuple[State, Log]:
-    """Log what follows from the cause, which is named the first time."""
+    """Log what follows from the loss, which is named the first time."""
     known = replace(state, restart=None if state.restart is None else replace(state.restart, is_told=True))
-    return known, Log(what if restart.is_told else f"{restart.cause.reason.rstrip('.')}; {what}")
+    return known, Log(what if restart.is_told else f"{restart.outcome.reason.rstrip('.')}; {what}")
 
 
 def _has_enough(state: State, slots: Sequence[Slot]) -> bool:
@@ -225,5 +225,5 @@ def limit_slots(state: State) -> tuple[State, Effects]:
     if restart.at is not None and slots >= needed:
         return state, ()
     option = "-np" if state.policy.is_fixed else "--min-np"
-    outcome = run_short(slots, needed, limit_seconds, restart.cause, option)
+    outcome = run_short(slots, needed, limit_seconds, restart.outcome, option)
     return replace(state, outcome=outcome, restart=None), ()

@@ -57,14 +57,14 @@ def conclude_job(state: State) -> tuple[State, Effects]:
     is_over = state.workers and state.ended == len(state.workers)
     if not is_over or not any(each.is_done and state.is_member(each) for each in state.workers.values()):
         return state, ()
-    first = state.cause if state.number else None
+    first = state.first_failure if state.number else None
     return replace(state, outcome=conclude(first, has_stopped=state.has_stopped)), ()
 
 
 def conclude_stop(state: State) -> tuple[State, Effects]:
     """All workers have ended after a stop notice for the job, though none as the notice asks."""
     is_over = state.stops_at is not None and state.ended == len(state.workers)
-    return (replace(state, outcome=conclude(state.cause, has_stopped=True)) if is_over else state), ()
+    return (replace(state, outcome=conclude(state.first_failure, has_stopped=True)) if is_over else state), ()
 
 
 def end_without_survivors(state: State) -> tuple[State, Effects]:
@@ -72,14 +72,14 @@ def end_without_survivors(state: State) -> tuple[State, Effects]:
 
     The first failure of the generation decides the outcome. New workers, if there are any, do not have the state.
     """
-    cause, generation = state.cause, state.generation
-    if cause is None or generation is None or state.refusal is not None:
+    failure, generation = state.first_failure, state.generation
+    if failure is None or generation is None or state.refusal is not None:
         return state, ()
     if state.count(WorkerState.MEMBER) or state.waiting:
         return state, ()
     slots = {worker.slot for worker in generation.members}
     is_left = any(record.worker.slot not in slots for record in state.alive())
-    outcome = lose_state(f"{cause.reason}; {STATE_LOST}", cause) if is_left else cause
+    outcome = lose_state(f"{failure.reason}; {STATE_LOST}", failure) if is_left else failure
     return state.with_end(outcome), ()
 
 
@@ -88,11 +88,11 @@ def end_failed_start(state: State) -> tuple[State, Effects]:
 
     If too few slots are offered at all, the job waits for hosts.
     """
-    if state.number or state.cause is None or state.policy.min_size > state.slots_offered:
+    if state.number or state.first_failure is None or state.policy.min_size > state.slots_offered:
         return state, ()
     scheduled, _ = schedule(state)
     workers = len(scheduled.alive()) + sum(each.is_done for each in state.workers.values())
-    return (state if workers >= state.policy.min_size else state.with_end(state.cause)), ()
+    return (state if workers >= state.policy.min_size else state.with_end(state.first_failure)), ()
 
 
 def interrupt(state: State) -> tuple[State, Effects]:
@@ -261,15 +261,15 @@ def _judge(state: State) -> tuple[State, Effects]:
     if (reason_to_end := crash_loop.reason_to_end) is not None:
         return _drop_newcomers(state, survivors, reason_to_end)
     newcomers = sum(state.offers(record.worker.slot) for record in state.list_workers(WorkerState.READY))
-    cause = _find_cause(state, reports.values())
+    interruption = _find_interruption(state, reports.values())
     had_state = frozenset(ranks[record.worker] for record in survivors if record.had_state)
     size = len(generation.members)
-    situation = Situation(size, reports, state.least_size, newcomers, state.decision, cause, had_state)
+    situation = Situation(size, reports, state.least_size, newcomers, state.decision, interruption, had_state)
     match decide(situation):
         case End(reason, is_state_lost):
-            return state.with_end((lose_state if is_state_lost else give_up)(reason, state.cause)), ()
+            return state.with_end((lose_state if is_state_lost else give_up)(reason, state.first_failure)), ()
         case AwaitWorkers(reason) if not state.may_reset:
-            return replace(state, outcome=exhaust_resets(state.resets, reason, state.cause)), ()
+            return replace(state, outcome=exhaust_resets(state.resets, reason, state.first_failure)), ()
         case AwaitWorkers():
             since = state.clock if state.short_since is None else state.short_since
             return replace(state.enter(Phase.REFORMING), deadline=None, short_since=since), ()
@@ -284,7 +284,7 @@ def _drop_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: s
         is_own = any(
             record.report and record.report.reason is JoinReason.RESTORE and record.report.error for record in survivors
         )
-        return replace(state, outcome=(fail_again if is_own else give_up)(reason, state.cause)), ()
+        return replace(state, outcome=(fail_again if is_own else give_up)(reason, state.first_failure)), ()
     state, effects, outcome = give_up_workers(
         state, newcomers, lambda worker, rank: fail_to_be_added(worker, rank, reason), "its worker cannot be added"
     )
@@ -297,10 +297,10 @@ def _complete(record: WorkerRecord) -> Report:
     return replace(report, needs_state=record.needs_state)
 
 
-def _find_cause(state: State, reports: Iterable[Report]) -> str:
+def _find_interruption(state: State, reports: Iterable[Report]) -> str:
     """What has interrupted the generation, in one sentence; "" if nothing has."""
-    if state.cause is not None:
-        return state.cause.reason
+    if state.first_failure is not None:
+        return state.first_failure.reason
     return next((report.error for report in reports if report.error and report.reason is JoinReason.CONTINUE), "")
 
 
@@ -312,7 +312,7 @@ def _publish_next(
         decision = replace(decision, survivors=tuple(ranks[record.worker] for record in composition.members))
     if any(record.report is not None and record.report.reason is not JoinReason.BEGIN for record in survivors):
         if not state.may_reset:
-            return replace(state, outcome=exhaust_resets(state.resets, decision.reason, state.cause)), ()
+            return replace(state, outcome=exhaust_resets(state.resets, decision.reason, state.first_failure)), ()
         state = replace(state, resets=state.resets + 1)
     reason = decision.reason or _describe_all(len(composition.members))
     logs = _describe_next_generation(state, decision, composition.members)
@@ -350,7 +350,7 @@ def _publish(state: State, decision: RecoveryDecision, composition: Composition,
         generation=generation,
         published=number,
         decision=decision,
-        cause=None,
+        first_failure=None,
         deadline=None,
         short_since=None,
         gathering_since=None,

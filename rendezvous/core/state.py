@@ -49,15 +49,15 @@ class StartProgress:
 class Restart:
     """Why all workers are stopped, to be started again.
 
-    cause: how the job would have ended.
+    outcome: how the job would have ended.
     is_planned: no loss, but the job leaves a host; it is not counted.
-    is_told: the user knows the cause.
+    is_told: the user knows the reason.
     is_blamed: the failure counts against its slot already.
     since: when it was decided. at: when the new round begins at the earliest; None before all workers have ended.
         Both on the job's clock.
     """
 
-    cause: Outcome
+    outcome: Outcome
     is_planned: bool = False
     is_told: bool = False
     is_blamed: bool = False
@@ -84,7 +84,7 @@ class State:
     counts: how many workers are in each state, so that a join needs no scan.
     generation: the newest one of this round. published: the number of the last one, which only grows.
     decision: the decision with which it began.
-    failures: how many workers and hosts have failed. cause: the first failure since the newest generation.
+    failures: how many workers and hosts have failed. first_failure: the first since the newest generation.
     waiting_since: since when a worker has been WAITING; None if none is.
     refusal: why no further generation follows; set when the first worker exits with 0. Then no worker is WAITING.
     outcome: set from DRAINING on.
@@ -127,7 +127,7 @@ class State:
     generation: Generation | None = None
     decision: RecoveryDecision = RecoveryDecision(Action.BEGIN)  # noqa: RUF009 - an immutable value may be shared
     failures: int = 0
-    cause: Outcome | None = None
+    first_failure: Outcome | None = None
     waiting_since: float | None = None
     refusal: str | None = None
     outcome: Outcome | None = None
@@ -301,9 +301,9 @@ class State:
     def with_surer_cause(self, other: Outcome) -> Self:
         """The state in which another worker or host, which has ended by itself too, explains the restart better."""
         restart = self.restart
-        if restart is None or restart.is_planned or other.certainty <= restart.cause.certainty:
+        if restart is None or restart.is_planned or other.certainty <= restart.outcome.certainty:
             return self
-        return replace(self, restart=replace(restart, cause=other, is_blamed=False))
+        return replace(self, restart=replace(restart, outcome=other, is_blamed=False))
 
     def with_interruption(self, reason: str) -> Self:
         """The state in which the newest generation cannot continue; the first reason is kept."""

@@ -142,7 +142,9 @@ def explains(outcome: Outcome, event: Event, before: State, after: State) -> boo
 def is_success_without(before: State, after: State) -> bool:
     """The job has succeeded although its last workers have not: they were not needed any more, or none of them ran."""
     members = [record for record in after.workers.values() if record.generation == after.number]
-    is_made_good = after.cause is None or not after.number  # before the first generation others took their places
+    is_made_good = (
+        after.first_failure is None or not after.number
+    )  # before the first generation others took their places
     is_over = is_made_good and not after.alive() and any(r.is_done and r.returncode == 0 for r in members)
     return is_over and all(
         r.state is WorkerState.LEAVING or r.generation != after.number or before.last_heard[r.worker.slot.host] is None
@@ -266,8 +268,8 @@ class Rounds:
             return
         former, known = before.blacklist.slots, after.blacklist.slots
         blamed = {slot for slot in known if known[slot] != former.get(slot)}
-        cause = (after.restart or before.restart).cause
-        assert blamed <= {event.worker.slot, None if cause.worker is None else cause.worker.slot}
+        outcome = (after.restart or before.restart).outcome
+        assert blamed <= {event.worker.slot, None if outcome.worker is None else outcome.worker.slot}
         assert len(blamed) <= 1, "only the cause counts"
         if after.restart is not None and after.restart.at is None:
             assert not blamed, "an end counts that may follow from another one"

@@ -121,7 +121,7 @@ def test_a_repeated_decision_copies_the_state_to_workers_that_came_meanwhile() -
 
 def test_an_end_names_the_cause_the_obstacle_and_a_remedy() -> None:
     reports = read_reports(["", "continue 'pending=allreduce.w@8!its tensor was changed in place'"])
-    answer = decide(Situation(2, reports, cause="rank 0 (a:0) was killed by SIGKILL (signal 9)"))
+    answer = decide(Situation(2, reports, interruption="rank 0 (a:0) was killed by SIGKILL (signal 9)"))
     assert isinstance(answer, End)
     assert answer.reason.startswith(
         "rank 0 (a:0) was killed by SIGKILL (signal 9); allreduce 'w' cannot be repeated on rank 1: "
@@ -206,7 +206,7 @@ def test_the_cause_of_an_interruption_is_named_once() -> None:
     restored = Report(reason=JoinReason.RESTORE, has_state=True, error="no luck")
     reports = {0: Report(reason=JoinReason.CONTINUE, has_state=True), 1: restored}
     reason = "rank 1 has restored its last commit: no luck"
-    for cause, reported in (("no luck", reason), ("host b was lost", f"host b was lost; {reason}")):
-        decision = decide(Situation(2, reports, cause=cause))
+    for interruption, reported in (("no luck", reason), ("host b was lost", f"host b was lost; {reason}")):
+        decision = decide(Situation(2, reports, interruption=interruption))
         assert isinstance(decision, RecoveryDecision)
         assert decision.reason == reported
