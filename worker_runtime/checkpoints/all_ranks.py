@@ -53,10 +53,10 @@ class Keepable(Protocol):
     def from_checkpoint(self, kept: Any) -> None:
         """Load it. Called on rank 0; a `sync()` follows."""
 
-    def describe_course(self) -> Any:
+    def get_extra_state(self) -> Any:
         """Return what else a job of the same size needs to continue bit for bit. Called on rank 0."""
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
+    def load_extra_state(self, extra: Any, restore_random: Callable[[], None]) -> None:
         """Continue from it. Called on all ranks."""
 
     def sync(self) -> None:
@@ -71,11 +71,11 @@ class Found:
     """The part of a checkpoint that all ranks need.
 
     random: the random states of each rank of the job that saved it.
-    course: the return value of `describe_course()`.
+    extra: the return value of `get_extra_state()`.
     """
 
     random: list[dict[str, Any]]
-    course: Any
+    extra: Any
 
 
 def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather: Gather, rank: int) -> Path:
@@ -99,7 +99,8 @@ def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather:
     path, failure = None, ""
     if rank == 0:
         try:
-            content = {"state": state.to_checkpoint(), "random": random, "course": state.describe_course()}
+            # The extra state is under the key "course", so that earlier versions' checkpoints can be loaded.
+            content = {"state": state.to_checkpoint(), "random": random, "course": state.get_extra_state()}
             path = CheckpointFolder(folder).write(partial(torch.save, content))
         except CheckpointError as error:
             failure = str(error)
@@ -145,7 +146,7 @@ def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather:
     if len(found.random) == len(seen):
         restore_random = partial(restore_random_states, found.random[rank])
         restore_random()
-        state.resume_course(found.course, restore_random)
+        state.load_extra_state(found.extra, restore_random)
     else:
         state.adapt()
     return True

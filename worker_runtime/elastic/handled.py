@@ -70,15 +70,15 @@ class HandledState(ObjectState):
                 setattr(self, name, value)
         super().from_checkpoint(kept["plain"])
 
-    def describe_course(self) -> Any:
-        """Return the courses of the objects that have one, by attribute."""
-        courses = ((name, handler.describe_course()) for name, handler in self._handlers.items())
-        return {name: course for name, course in courses if course is not None}
+    def get_extra_state(self) -> Any:
+        """Return the extras of the objects that have one, by attribute."""
+        extras = ((name, handler.get_extra_state()) for name, handler in self._handlers.items())
+        return {name: extra for name, extra in extras if extra is not None}
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
-        """See `State.resume_course`."""
-        for name, own in course.items():
-            self._handlers[name].resume_course(own, restore_random)
+    def load_extra_state(self, extra: Any, restore_random: Callable[[], None]) -> None:
+        """See `State.load_extra_state`."""
+        for name, own in extra.items():
+            self._handlers[name].load_extra_state(own, restore_random)
 
     def restore(self) -> None:
         """Restore what `save()` saved last."""

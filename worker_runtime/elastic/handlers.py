@@ -58,11 +58,11 @@ class StateHandler(ABC):
         """Load the object from a checkpoint, and return it or its replacement. A `sync()` follows."""
         return kept
 
-    def describe_course(self) -> Any:  # noqa: B027 - most objects need not adapt
+    def get_extra_state(self) -> Any:  # noqa: B027 - most objects need not adapt
         """Return what else a job of the same size needs to continue bit for bit; None for nothing."""
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: B027 - most objects need not adapt
-        """Continue from the return value of `describe_course()`; see `State.resume_course`."""
+    def load_extra_state(self, extra: Any, restore_random: Callable[[], None]) -> None:  # noqa: B027 - most objects need not adapt
+        """Continue from the return value of `get_extra_state()`; see `State.load_extra_state`."""
 
     def set_value(self, value: Any) -> None:
         """Handle another object in place of the present one."""
@@ -118,13 +118,13 @@ class StatefulHandler(StateHandler):
 class SamplerStateHandler(StatefulHandler):
     """Saves a sampler: the epoch, and which of its samples are processed."""
 
-    def describe_course(self) -> Any:
+    def get_extra_state(self) -> Any:
         """Return True if the program is in a pass through the sampler; else None."""
         return self.value.is_in_pass or None
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
+    def load_extra_state(self, extra: Any, restore_random: Callable[[], None]) -> None:
         """Restore the random generators after the loader has drawn its number for the continued pass."""
-        del course
+        del extra
         self.value.continue_pass_with(restore_random)
 
     def reset(self) -> None:

@@ -153,14 +153,14 @@ class State:
         del kept
         raise CheckpointError(_NO_FILES.format(type(self).__name__))
 
-    def describe_course(self) -> Any:
+    def get_extra_state(self) -> Any:
         """Return what else a job of the same size needs to continue bit for bit. Called on rank 0."""
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
-        """Continue from the return value of `describe_course()`. Called on all ranks.
+    def load_extra_state(self, extra: Any, restore_random: Callable[[], None]) -> None:
+        """Continue from the return value of `get_extra_state()`. Called on all ranks.
 
         Args:
-            course: the return value of `describe_course()`.
+            extra: the return value of `get_extra_state()`.
             restore_random: restores the random generators; call it after drawing numbers that the earlier job had
                 drawn already.
         """

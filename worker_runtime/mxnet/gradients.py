@@ -33,7 +33,7 @@ from worker_runtime.mxnet.compression import Compression, TensorCompressor
 from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.bucket import Entry
-from worker_runtime.reduction.reducer import Course
+from worker_runtime.reduction.reducer import PlanInputs
 from worker_runtime.reduction.settings import Compressor
 
 
@@ -94,7 +94,7 @@ class ArrayReducer:
         self._stand_ins: dict[str, _StandIn] = {}
         self._named: list[tuple[str, torch.Tensor]] = []
         self._groups: dict[torch.Tensor, int] = {}
-        self._resumed: Course | None = None
+        self._resumed: PlanInputs | None = None
         self._reducer = GradientReducer(
             lambda: self._named,
             lambda: RUNTIME.engine,
@@ -140,19 +140,19 @@ class ArrayReducer:
                 raise
 
     @property
-    def course(self) -> Course:
-        """See `GradientReducer.course`."""
-        return self._reducer.course if self._resumed is None else self._resumed
+    def plan_inputs(self) -> PlanInputs:
+        """See `GradientReducer.plan_inputs`."""
+        return self._reducer.plan_inputs if self._resumed is None else self._resumed
 
-    def resume(self, course: Course) -> None:
+    def resume(self, inputs: PlanInputs) -> None:
         """See `GradientReducer.resume`; in the next step, which is the first one to know the gradients."""
-        self._resumed = course
+        self._resumed = inputs
 
     @torch.no_grad()
     def _reduce(self, stand_ins: Sequence[_StandIn]) -> None:
         if self._resumed is not None:
-            course, self._resumed = self._resumed, None
-            self._reducer.resume(course)
+            inputs, self._resumed = self._resumed, None
+            self._reducer.resume(inputs)
         entries: dict[torch.Tensor, Entry] = {entry.parameter: entry for entry in self._reducer.entries}
         views: list[tuple[torch.Tensor, torch.Tensor]] = []
         ready: list[mx.nd.NDArray] = []  # arrays that enqueued operations may still read

@@ -56,7 +56,7 @@ from worker_runtime.reduction.settings import Settings
 # The number of warm-up steps after gradients were discarded. An optimizer that discards regularly stays in the warm-up.
 _WARM_UP_STEPS = 100
 
-Course = tuple[int, tuple[int, ...] | None]  # the number of steps since a discard, and the order of readiness
+PlanInputs = tuple[int, tuple[int, ...] | None]  # the number of steps since a discard, and the order of readiness
 
 
 class GradientReducer:
@@ -145,17 +145,17 @@ class GradientReducer:
         )
 
     @property
-    def course(self) -> Course:
+    def plan_inputs(self) -> PlanInputs:
         """The inputs of the bucket plan. Two jobs sum in the same order only where these are the same."""
         return self._steps_since_discard, self._order
 
-    def resume(self, course: Course) -> None:
-        """Continue with the course of another job, so that sums have the same order. Call it on all ranks."""
+    def resume(self, inputs: PlanInputs) -> None:
+        """Continue with the inputs of another job, so that sums have the same order. Call it on all ranks."""
         self.discard()
         with self._lock:
             if not self._tracked.entries:
                 self._tracked.update()  # MXNet's gradients are not known before the first step
-            steps, order = course
+            steps, order = inputs
             is_fitting = order is not None and len(order) == len(self._tracked.entries)
             self._begin_warm_up(steps)
             self._order = order if is_fitting else None

@@ -299,9 +299,8 @@ class Checker:
         if before.outcome is not None:
             assert outcome == before.outcome, "the first cause decides"
         elif outcome is not None:
-            is_known = outcome == before.first_failure and not is_early_success(
-                event, before
-            )  # which is no failure's end
+            # An early success is no failure's end.
+            is_known = outcome == before.first_failure and not is_early_success(event, before)
             is_known |= before.restart is not None and outcome == before.restart.outcome
             is_notice = outcome.cause is Cause.STOPPED and not isinstance(event, Stopped)
             explained = (explains_notice if is_notice else explains)(outcome, event, before, self.state)

@@ -142,9 +142,8 @@ def explains(outcome: Outcome, event: Event, before: State, after: State) -> boo
 def is_success_without(before: State, after: State) -> bool:
     """The job has succeeded although its last workers have not: they were not needed any more, or none of them ran."""
     members = [record for record in after.workers.values() if record.generation == after.number]
-    is_made_good = (
-        after.first_failure is None or not after.number
-    )  # before the first generation others took their places
+    # Before the first generation others took their places.
+    is_made_good = after.first_failure is None or not after.number
     is_over = is_made_good and not after.alive() and any(r.is_done and r.returncode == 0 for r in members)
     return is_over and all(
         r.state is WorkerState.LEAVING or r.generation != after.number or before.last_heard[r.worker.slot.host] is None

@@ -198,15 +198,15 @@ class OptimizerHandler(StateHandler):
         self._load(*pickle.loads(kept))  # noqa: S301 - trusted like the program itself
         return self.value
 
-    def describe_course(self) -> Any:
+    def get_extra_state(self) -> Any:
         """Return the plans of gradient buckets of what is distributed, by the key of each reducer."""
-        return {key: reducer.course for key, reducer in self._reducers.items()} or None
+        return {key: reducer.plan_inputs for key, reducer in self._reducers.items()} or None
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
+    def load_extra_state(self, extra: Any, restore_random: Callable[[], None]) -> None:
         """Use these plans of gradient buckets."""
         del restore_random
         optimizer = self._updaters[0].optimizer
-        for key, own in course.items():
+        for key, own in extra.items():
             is_wrapped = isinstance(optimizer, DistributedOptimizer)
             reducer = find_reducer(optimizer, key) if is_wrapped else self._reducers.get(key)
             if reducer is not None:

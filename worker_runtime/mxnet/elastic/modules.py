@@ -71,13 +71,13 @@ class ModuleHandler(ArraysHandler):
         self._optimizer.from_checkpoint(kept["optimizer"])
         return self.value
 
-    def describe_course(self) -> Any:
+    def get_extra_state(self) -> Any:
         """See `OptimizerHandler`."""
-        return self._optimizer.describe_course()
+        return self._optimizer.get_extra_state()
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
+    def load_extra_state(self, extra: Any, restore_random: Callable[[], None]) -> None:
         """See `OptimizerHandler`."""
-        self._optimizer.resume_course(course, restore_random)
+        self._optimizer.load_extra_state(extra, restore_random)
 
     def list_all(self) -> Arrays:
         """The arrays with which the module computes."""

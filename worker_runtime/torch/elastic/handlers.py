@@ -59,17 +59,17 @@ class OptimizerStateHandler(StatefulHandler):
         load_optimizer_state(unwrap(self.value), kept["param_groups"], kept["state"])
         return self.value
 
-    def describe_course(self) -> Any:
+    def get_extra_state(self) -> Any:
         """Return a distributed optimizer's plan of gradient buckets."""
         reducer = find_reducer(self.value)
-        return None if reducer is None else reducer.course
+        return None if reducer is None else reducer.plan_inputs
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
+    def load_extra_state(self, extra: Any, restore_random: Callable[[], None]) -> None:
         """Use this plan of gradient buckets."""
         del restore_random
         reducer = find_reducer(self.value)
         if reducer is not None:
-            reducer.resume(course)
+            reducer.resume(extra)
 
 
 class ScalerStateHandler(StatefulHandler):

@@ -382,11 +382,11 @@ def test_a_training_continues_from_a_checkpoint_to_the_last_bit(
             take_step(net, trainer, hvd.rank() + state.step / 3)
             if state.step == 3:
                 state.save(tmp_path)
-                course = state.describe_course()
+                extra = state.get_extra_state()
         other, another = make_training(hvd.rank() + 3, inputs, make=make)
         resumed = hvd.elastic.GluonState(net=other, trainer=another, step=0)
         assert resumed.load(tmp_path)
-        assert resumed.describe_course() == course != {}
+        assert resumed.get_extra_state() == extra != {}
         while resumed.step < 5:
             resumed.step += 1
             take_step(other, another, hvd.rank() + resumed.step / 3)
