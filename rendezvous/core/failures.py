@@ -1,7 +1,7 @@
 """The blacklist of slots and hosts, and the detection of crash loops.
 
-A failure counts against its slot if the worker had made no progress: the loss of a worker that has committed steps with
-the others (killed, preempted, out of memory) says nothing about its slot. Whether a member had committed is known when
+A failure counts against its slot if the worker had made no progress: the loss of a worker that has completed steps with
+the others (killed, preempted, out of memory) says nothing about its slot. Whether a member had done so is known when
 the others have reported; until then its slot is suspected. A slot that has failed several times is closed. A host is
 closed when half of its slots are closed, and when it is lost. A closed host is offered again after its cooldown, and
 its slots have no failures then. Workers that train on a closed host continue.
@@ -54,7 +54,7 @@ class HostCooldown:
 class Blacklist:
     """The failures of a job's slots, and its closed hosts.
 
-    suspects: the slots of members that have failed, and of which it is not known yet whether they had committed steps.
+    suspects: the slots of members that have failed, and of which it is not known yet whether they had completed steps.
     """
 
     slots: Mapping[Slot, SlotFailures] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class CrashLoop:
     progress: the highest commit round that a member has submitted. Rounds are counted from 1 after a restore, so that
         an error at the same step has the same number.
     repetitions: how many consecutive generations had the same error. errors: how many had any error.
-    commits: how often the state was committed.
+    commits: how often the program has called `state.commit()`.
     """
 
     error: str = ""
@@ -148,7 +148,7 @@ class CrashLoop:
         return None
 
     def shows_progress(self, reports: Collection[Report]) -> bool:
-        """These reports show that the generation has committed several steps.
+        """These reports show that the generation has completed several steps.
 
         A program that fails when it starts to train may have made a step or two, and have committed its state once.
         """

@@ -103,7 +103,7 @@ class WorkerRecord:
     generation: the newest one that it was a member of; 0 for none.
     has_state: it is in a function that can be called again after an exception.
     had_state: it was in such a function, and had left it when it last joined.
-    has_committed: it is known to have committed steps with the others.
+    has_completed_steps: it is known to have completed steps with the others.
     needs_state: it was added later, and is not known to have received the others' state.
     starts_alone: it was started later than the others of its round.
     report: its report when it joined; None unless it is WAITING.
@@ -119,7 +119,7 @@ class WorkerRecord:
     generation: int = 0
     has_state: bool = False
     had_state: bool = False
-    has_committed: bool = False
+    has_completed_steps: bool = False
     needs_state: bool = False
     starts_alone: bool = False
     report: Report | None = None

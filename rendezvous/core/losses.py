@@ -144,23 +144,23 @@ def give_up_workers(
     return state, tuple(effects), first
 
 
-def settle_suspicions(state: State, *, has_committed: bool) -> State:
-    """All survivors have reported: count the suspected failures, unless the members have committed steps together."""
+def settle_suspicions(state: State, *, has_progressed: bool) -> State:
+    """All survivors have reported: count the suspected failures, unless the members have completed steps together."""
     suspects = state.blacklist.suspects
     state = replace(state, blacklist=replace(state.blacklist, suspects=()))
-    if has_committed:
-        members = (each for each in state.survivors() if not each.has_committed)
-        return state.with_records([replace(each, has_committed=True) for each in members])
+    if has_progressed:
+        members = (each for each in state.survivors() if not each.has_completed_steps)
+        return state.with_records([replace(each, has_completed_steps=True) for each in members])
     for slot in suspects:
         state = count_slot_failure(state, slot)
     return state
 
 
 def count_failure(state: State, former: WorkerRecord, obstacle: str = "") -> State:
-    """Count a worker's failure against its slot, unless the worker had committed steps; an obstacle closes the slot."""
+    """Count a worker's failure against its slot, unless the worker had completed steps; an obstacle closes the slot."""
     if obstacle:
         return count_slot_failure(state, former.worker.slot, obstacle)
-    if former.has_committed:
+    if former.has_completed_steps:
         return state
     if state.number and state.is_member(former):
         return replace(state, blacklist=state.blacklist.suspect_slot(former.worker.slot))

@@ -74,7 +74,7 @@ class Report:
     seen: the highest index of a release that it has received; -1 for none.
     floor: `completed` lists every operation completed here with this index or a higher one.
     needs_state: it was added later, and has not received the others' state yet: no worker may copy from it.
-    commits: how often its program has committed its state since its start.
+    commits: how often its program has called `state.commit()` since its start.
     """
 
     reason: JoinReason = JoinReason.BEGIN

@@ -255,7 +255,7 @@ def _judge(state: State) -> tuple[State, Effects]:
     survivors = state.survivors()
     ranks = {worker: rank for rank, worker in enumerate(generation.members)}
     reports = {ranks[record.worker]: _complete(record) for record in survivors}
-    state = settle_suspicions(state, has_committed=state.crash_loop.shows_progress(reports.values()))
+    state = settle_suspicions(state, has_progressed=state.crash_loop.shows_progress(reports.values()))
     survivors = state.survivors()
     crash_loop = state.crash_loop.count(generation.members, tuple(reports.values()))
     if (reason_to_end := crash_loop.reason_to_end) is not None:
