@@ -117,7 +117,9 @@ class HostsFailedError(LaunchError):
     Cause: Each line below the headline has its own cause.
     Remedy: See the remedy in each line.
 
-    failures: the error of each. hosts: the number of all hosts of the job.
+    Args:
+        failures: the error of each.
+        hosts: the number of all hosts of the job.
     """
 
     def __init__(self, failures: Sequence[LaunchError], hosts: int) -> None:
@@ -140,7 +142,8 @@ class HostLostError(LaunchError):
     Remedy: See the reason in the sentence, and the log of that host. An elastic job continues. A static one ends with
         exit code 75: start it again, as a scheduler may do.
 
-    how: the reason, half a sentence.
+    Args:
+        how: the reason, half a sentence.
     """
 
     def __init__(self, host: str, how: str) -> None:
@@ -155,7 +158,8 @@ class HostLostEarlyError(LaunchError):
     Remedy: See the reason in the sentence, and the log of that host. The exit code is 125, and not the 75 after which a
         scheduler starts a job again: start it yourself.
 
-    how: the reason, half a sentence.
+    Args:
+        how: the reason, half a sentence.
     """
 
     def __init__(self, host: str, how: str) -> None:
@@ -181,7 +185,8 @@ class AgentResourceError(LaunchError):
     Cause: That host has no more processes or files, or no room in its temporary folder.
     Remedy: Set `TMPDIR` there to a folder with room, or raise the limits of processes and files.
 
-    remedy: what to do on that host.
+    Args:
+        remedy: what to do on that host.
     """
 
     def __init__(self, host: str, need: str, error: OSError, remedy: str = "set TMPDIR to a folder with room") -> None:
@@ -218,7 +223,9 @@ class UnknownOptionError(UsageError):
     Cause: The option is misspelled, or belongs to another launcher.
     Remedy: `hvdrun --help` lists all options.
 
-    suggestion: the option that was probably meant. remedy: what to do where there is none.
+    Args:
+        suggestion: the option that was probably meant.
+        remedy: what to do where there is none.
     """
 
     def __init__(self, option: str, suggestion: str | None, remedy: str = "hvdrun --help lists all options.") -> None:
@@ -308,7 +315,8 @@ class HostFileError(UsageError):
     Cause: The hostfile does not exist, cannot be read, or one of its lines has another form.
     Remedy: Correct the line that the sentence names.
 
-    line: counted from 1; None for the whole file.
+    Args:
+        line: counted from 1; None for the whole file.
     """
 
     def __init__(self, name: str, line: int | None, reason: str) -> None:

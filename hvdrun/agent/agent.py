@@ -124,8 +124,10 @@ class OrderReader:
 class Agent:
     """Serves one job on one host, from its Begin to its end.
 
-    output: an open forwarder.
-    is_joined: it has joined by itself. SIGTERM is a stop notice then, as SIGUSR2 is, and a second one ends the agent.
+    Args:
+        output: an open forwarder.
+        is_joined: it has joined by itself. SIGTERM is a stop notice then, as SIGUSR2 is, and a second one ends the
+            agent.
     """
 
     def __init__(self, begin: Begin, folder: Path, output: OutputForwarder, *, is_joined: bool = False) -> None:

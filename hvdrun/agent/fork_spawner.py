@@ -34,8 +34,10 @@ class ForkSpawner:
     The forkserver starts with this object, so that its imports overlap with the rest of the start. After one that was
     ready has died, the next worker starts another.
 
-    remark: takes a line of `-v` for each worker: how it was started, and why.
-    alert: takes a sentence that hvdrun always prints.
+    Args:
+        remark: takes a line of `-v` for each worker: how it was started, and why.
+        alert: takes a sentence that hvdrun always prints.
+
     expects_init: workers are forked, and their script names a module that has `init()`.
     """
 

@@ -15,7 +15,9 @@ _NO_CORE = 1  # a limit of 0 bytes does not count where the kernel pipes cores t
 class LiveWorker:
     """Times the signals for one worker; belongs to one event loop.
 
-    kill: sends SIGKILL to the worker and to all that it has started.
+    Args:
+        kill: sends SIGKILL to the worker and to all that it has started.
+
     error: why the agent has killed it; None where it has not.
     has_left: its program had ended without a failure before it was stopped.
     lets_save: what it leaves is asked to end before it is killed.

@@ -22,8 +22,9 @@ _LIMITS = ("kernel/pid_max", "kernel/threads-max")
 class ResourceLimits:
     """The limits of this machine.
 
-    proc: where procfs is mounted.
-    groups: where the control groups are.
+    Args:
+        proc: where procfs is mounted.
+        groups: where the control groups are.
     """
 
     def __init__(self, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:

@@ -44,11 +44,13 @@ REST_SECONDS = 1.0  # for what a worker leaves in a planned restart, such as a p
 class Watch:
     """Starts, watches and ends the workers of one host; belongs to one event loop.
 
-    children: reports their ends; opened and closed with this object.
-    outlives_losses: the job continues without a worker that fails.
-    grace_seconds: how long a worker that has reported its failure may take to end.
-    take_message: what a worker's program has reported of its failure.
-    finds_world: whether a process of rank 0 listens now at the port of its round; asked when a worker ends.
+    Args:
+        children: reports their ends; opened and closed with this object.
+        outlives_losses: the job continues without a worker that fails.
+        grace_seconds: how long a worker that has reported its failure may take to end.
+        take_message: what a worker's program has reported of its failure.
+        finds_world: whether a process of rank 0 listens now at the port of its round; asked when a worker ends.
+
     failure: raises an unexpected error, which ends the agent.
     is_noticed: a stop notice has come to this host.
     signal: that asks this host to end; 0: none.

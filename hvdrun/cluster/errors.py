@@ -21,8 +21,9 @@ class JobEndedError(HvdrunError, RuntimeError):
     Cause: A worker was killed or exited while its function ran.
     Remedy: See the last lines of that worker in the message.
 
-    rank, returncode, last_lines: of the worker that failed first, if one did: a negative returncode is a signal, and
-        last_lines are the end of its output.
+    Args:
+        rank, returncode, last_lines: of the worker that failed first, if one did: a negative returncode is a signal,
+            and last_lines are the end of its output.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class RemoteError(RuntimeError):
     Cause: The function has raised an exception that cannot be pickled, or SystemExit.
     Remedy: See the traceback of the worker below the error.
 
-    rank: of the worker. kind: the name of the exception's class.
+    Args:
+        rank: of the worker.
+        kind: the name of the exception's class.
     """
 
     def __init__(self, rank: int, kind: str, text: str) -> None:

@@ -110,9 +110,10 @@ _EXIT_SECONDS = 10.0  # for the launcher's exit after its last message, or after
 class Job:
     """A running job; its owner calls `close`.
 
-    words: the options and the command.
-    environment: of the launcher.
-    grace_seconds: the workers'.
+    Args:
+        words: the options and the command.
+        environment: of the launcher.
+        grace_seconds: the workers'.
 
     is_over: the launcher has reported the job's end, or has died.
     """

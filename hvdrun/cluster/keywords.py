@@ -127,7 +127,10 @@ def _spell(option: Option, value: object) -> Iterator[str]:
 class Request:
     """A checked request for a job.
 
-    given: keywords. env: variables for the workers. executable: their Python.
+    Args:
+        given: keywords.
+        env: variables for the workers.
+        executable: their Python.
 
     Raises:
         HvdrunError: the job is impossible.

@@ -95,7 +95,8 @@ class Line(NamedTuple):
 class Tail:
     """The last lines of one stream, and of the last traceback the first lines, the last frame and the exception.
 
-    numbers: counts the lines of both streams.
+    Args:
+        numbers: counts the lines of both streams.
     """
 
     def __init__(self, numbers: Iterator[int]) -> None:

@@ -59,7 +59,8 @@ class RankTable:
     It is the rank in the newest generation. A worker that is in no generation, or has left it, keeps the last rank that
     it had or was launched with.
 
-    look: the newest generation, None before the first.
+    Args:
+        look: the newest generation, None before the first.
     """
 
     def __init__(self, look: Callable[[], Generation | None]) -> None:

@@ -12,7 +12,8 @@ IN_A_FILE_SECONDS = 5.0  # longer: what comes between the parts of a line tears 
 class PartialLines:
     """One timer for each stream in which a line has begun.
 
-    flush: shows the beginning of this stream's line.
+    Args:
+        flush: shows the beginning of this stream's line.
     """
 
     def __init__(self, flush: Callable[[Source], None]) -> None:

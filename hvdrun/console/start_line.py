@@ -29,8 +29,9 @@ def describe_start(progress: StartProgress, seconds: float) -> str:
 class StatusLine:
     """A line at the end of a terminal, redrawn in place, and erased before anything else is written.
 
-    writer: writes everything that the terminal shows.
-    coloured: whether the terminal shows colours.
+    Args:
+        writer: writes everything that the terminal shows.
+        coloured: whether the terminal shows colours.
     """
 
     def __init__(self, writer: Writer, descriptor: int, *, coloured: bool = False) -> None:
@@ -71,9 +72,10 @@ def _has_foreground(descriptor: int) -> bool:
 class StartLine:
     """Shows the progress of a long start until its end, or until `close`.
 
-    status: the line; None for none: then this does nothing.
-    look: the progress of the start; None when it is over.
-    limit_seconds: how long it is shown, once the hosts are there, while no worker joins: plain programs never do.
+    Args:
+        status: the line; None for none: then this does nothing.
+        look: the progress of the start; None when it is over.
+        limit_seconds: how long it is shown, once the hosts are there, while no worker joins: plain programs never do.
     """
 
     def __init__(
@@ -120,10 +122,11 @@ class StartLine:
 class StartNotice:
     """Prints that a long start has begun, and when it is over: in a notebook nothing can be redrawn.
 
-    say: prints a sentence; None: nobody watches, and this does nothing.
-    count_ready: how many workers are ready.
-    size: how many there will be.
-    hosts: where, if it is known.
+    Args:
+        say: prints a sentence; None: nobody watches, and this does nothing.
+        count_ready: how many workers are ready.
+        size: how many there will be.
+        hosts: where, if it is known.
     """
 
     def __init__(

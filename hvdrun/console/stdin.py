@@ -17,7 +17,8 @@ class StdinReader:
 
     While hvdrun is in the background, it reads nothing of the terminal, which would stop it (SIGTTIN).
 
-    send: takes each piece, in the event loop; an empty one is the end.
+    Args:
+        send: takes each piece, in the event loop; an empty one is the end.
     """
 
     def __init__(self, send: Callable[[bytes], None], descriptor: int = 0) -> None:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 class AgentConfig:
     """Writes the Begin of each host of a job.
 
-    authority: issues each agent's credential.
-    verbose: prints a sentence with -v.
-    own: the environment of hvdrun.
+    Args:
+        authority: issues each agent's credential.
+        verbose: prints a sentence with -v.
+        own: the environment of hvdrun.
     """
 
     def __init__(

@@ -26,9 +26,10 @@ from rendezvous.wire.orders import (
 class AgentConnection:
     """The connection to one agent, the orders that wait for its configuration, and its messages.
 
-    tasks: receive the messages.
-    show: takes the host and each message, and blocks the host while the reader of the output is behind.
-    lose: takes how the agent has stopped, if that was before it was released.
+    Args:
+        tasks: receive the messages.
+        show: takes the host and each message, and blocks the host while the reader of the output is behind.
+        lose: takes how the agent has stopped, if that was before it was released.
     """
 
     def __init__(
@@ -130,7 +131,8 @@ class AgentConnection:
     def release(self, exit_code: int) -> None:
         """Release the agent; its end is then no loss.
 
-        exit_code: of an agent that has joined by itself.
+        Args:
+            exit_code: of an agent that has joined by itself.
         """
         self._is_released = True
         self.send(Release(exit_code))
@@ -145,7 +147,8 @@ class AgentConnection:
     async def close(self, *, abandons: bool = False) -> None:
         """Stop the agent, and wait until it has stopped.
 
-        abandons: kill it, without waiting until it has stopped its workers.
+        Args:
+            abandons: kill it, without waiting until it has stopped its workers.
         """
         self._is_released = True
         self._answers.put_nowait("the job no longer needs it")

@@ -20,11 +20,13 @@ _KEEPALIVES_PER_TIMEOUT = 6
 class AgentPool:
     """The agents of one job, one per host at a time.
 
-    tasks: end before `close` is called.
-    show: takes the host and each message of its agent, and blocks the host while the reader of the output is behind.
-    lose: takes the host of an agent that has stopped before it was released, and how it stopped.
-    launcher_timeout_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no
-        limit.
+    Args:
+        tasks: end before `close` is called.
+        show: takes the host and each message of its agent, and blocks the host while the reader of the output is
+            behind.
+        lose: takes the host of an agent that has stopped before it was released, and how it stopped.
+        launcher_timeout_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no
+            limit.
     """
 
     def __init__(

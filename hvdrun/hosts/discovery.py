@@ -29,7 +29,8 @@ LOOKUP_SECONDS = 1.0  # to wait for the names of one list
 class Discovery:
     """Polls the script of one job; see `hvdrun.hosts.sources.Source`.
 
-    notice: prints a sentence.
+    Args:
+        notice: prints a sentence.
     """
 
     def __init__(self, spec: JobSpec, notice: Callable[[str], None]) -> None:
@@ -127,8 +128,9 @@ class Answering(Protocol):
 class DiscoveryPoller:
     """Polls one source, for one event loop.
 
-    found: takes each answer that differs from the one before.
-    complain: prints a sentence when answers start to fail or to be slow, fail in another way, or come again.
+    Args:
+        found: takes each answer that differs from the one before.
+        complain: prints a sentence when answers start to fail or to be slow, fail in another way, or come again.
     """
 
     def __init__(
@@ -207,7 +209,8 @@ class DiscoveryPoller:
 class Lookups:
     """Finds out which hosts are this machine, in threads, for one event loop; each name is looked up once.
 
-    tasks: own the lookups.
+    Args:
+        tasks: own the lookups.
     """
 
     def __init__(self, tasks: BackgroundTasks) -> None:

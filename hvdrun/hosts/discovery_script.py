@@ -26,8 +26,9 @@ _NEVER = (126, 127)  # the shell's codes for a command that it cannot start; ano
 class DiscoveryFailedError(Exception):
     """The script has not printed the hosts; the message is half a sentence.
 
-    kind: equal for failures that differ only in the output of the script.
-    is_hopeless: the shell cannot start it.
+    Args:
+        kind: equal for failures that differ only in the output of the script.
+        is_hopeless: the shell cannot start it.
     """
 
     def __init__(self, reason: str, *, kind: str = "", is_hopeless: bool = False) -> None:
@@ -51,11 +52,12 @@ class DiscoveryImpossibleError(UsageError):
 class DiscoveryScript:
     """Runs the script, once at a time, for one event loop.
 
-    command: a shell command, as the user has written it.
-    slots_per_host: of a host that is named without slots.
-    directory: where it runs.
-    watchdog: kills the script if hvdrun is killed.
-    limit_seconds: for one answer.
+    Args:
+        command: a shell command, as the user has written it.
+        slots_per_host: of a host that is named without slots.
+        directory: where it runs.
+        watchdog: kills the script if hvdrun is killed.
+        limit_seconds: for one answer.
     """
 
     def __init__(

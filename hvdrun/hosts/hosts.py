@@ -45,9 +45,10 @@ GATHER_SECONDS = 1.0  # the same later, or when they are enough: hosts that come
 class Hosts:
     """Starts and configures the agents of hosts with workers, and reports lost hosts to the rendezvous.
 
-    reach: makes the transport to a host.
-    examine: asks the agent of a host that has just come about its host.
-    roster: the agents that join by themselves, if this job has such.
+    Args:
+        reach: makes the transport to a host.
+        examine: asks the agent of a host that has just come about its host.
+        roster: the agents that join by themselves, if this job has such.
     """
 
     def __init__(

@@ -11,7 +11,8 @@ from rendezvous.wire.orders import Reserved
 class Masters:
     """Sends the orders that start workers; those to other hosts than that of rank 0 wait until it has reserved a port.
 
-    order: sends one.
+    Args:
+        order: sends one.
     """
 
     def __init__(self, order: Callable[[Launch], None]) -> None:

@@ -58,8 +58,9 @@ class InsideOnlyError(LaunchError):
 class NetworkPlan:
     """The routes of the hosts that are in use, for one event loop; one caller at a time extends it.
 
-    verbose: prints a sentence with -v.
-    coming: lists the named hosts for which the lookup, whether they are this machine, is not finished.
+    Args:
+        verbose: prints a sentence with -v.
+        coming: lists the named hosts for which the lookup, whether they are this machine, is not finished.
     """
 
     def __init__(

@@ -24,7 +24,8 @@ _COMMAND = "{command}"
 class Transports:
     """Makes the transports of one job, for one event loop.
 
-    roster: the agents that join by themselves, if this job has such.
+    Args:
+        roster: the agents that join by themselves, if this job has such.
     """
 
     def __init__(self, roster: "Roster | None" = None) -> None:

@@ -176,8 +176,9 @@ _CHUNK_BYTES = 64 * 1024
 class TunnelEnd:
     """The agent's end of the tunnel to the rendezvous; belongs to one event loop.
 
-    connect: opens a connection to the launcher; returns an exit code where the job needs no more agents.
-    tasks: forward the connections.
+    Args:
+        connect: opens a connection to the launcher; returns an exit code where the job needs no more agents.
+        tasks: forward the connections.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Channel | int]], tasks: BackgroundTasks) -> None:

@@ -99,7 +99,8 @@ class JoinOptions:
 class JoiningAgent:
     """One agent, from its start to its end.
 
-    say: prints a sentence in this agent's output.
+    Args:
+        say: prints a sentence in this agent's output.
     """
 
     def __init__(self, options: JoinOptions, say: Callable[[str], None]) -> None:

@@ -90,7 +90,8 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
 class JoinedHosts:
     """The hosts whose agents have joined; see `hvdrun.hosts.sources.Source`.
 
-    notice: prints a sentence.
+    Args:
+        notice: prints a sentence.
     """
 
     coming = ()

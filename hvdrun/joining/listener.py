@@ -38,9 +38,10 @@ def count_strangers() -> int:
 class JoinListener:
     """Listens at one address; belongs to one event loop.
 
-    credential: issued by the token's authority.
-    receive: answers an agent that has authenticated; there is no limit.
-    tasks: accept and answer agents; they end before `close` is called.
+    Args:
+        credential: issued by the token's authority.
+        receive: answers an agent that has authenticated; there is no limit.
+        tasks: accept and answer agents; they end before `close` is called.
     """
 
     def __init__(

@@ -43,10 +43,11 @@ class _JoinedAgent:
 class Roster:
     """The agents of one job; belongs to one event loop.
 
-    lease_seconds: of the job.
-    tasks: forward the agents' connections to the rendezvous.
-    proof_seconds: how soon TCP keepalive detects that an agent is gone which the job does not use.
-    margin_seconds: between that time, or the lease, and the end of the connection.
+    Args:
+        lease_seconds: of the job.
+        tasks: forward the agents' connections to the rendezvous.
+        proof_seconds: how soon TCP keepalive detects that an agent is gone which the job does not use.
+        margin_seconds: between that time, or the lease, and the end of the connection.
     """
 
     def __init__(
@@ -148,8 +149,9 @@ class Roster:
     def stop_admitting(self, reason: str, exit_code: int | None = None) -> None:
         """Admit no more agents; `release` ends those that the job does not use.
 
-        reason: a sentence for the agents that are not needed.
-        exit_code: the job's, once it has ended.
+        Args:
+            reason: a sentence for the agents that are not needed.
+            exit_code: the job's, once it has ended.
         """
         self._refusal = reason
         self._exit_code = exit_code

@@ -16,9 +16,10 @@ class NoCommonAddressError(LaunchError):
     Cause: A firewall stands between some hosts, or they have no network in common.
     Remedy: Let the firewalls pass TCP between the hosts, or name a common network with `--network-interfaces`.
 
-    unreached: (a, b): a reaches no address of b that may be used.
-    divided: by host that the others reach at different addresses: which of them reaches which.
-    tried: the addresses of the hosts that are not reached.
+    Args:
+        unreached: (a, b): a reaches no address of b that may be used.
+        divided: by host that the others reach at different addresses: which of them reaches which.
+        tried: the addresses of the hosts that are not reached.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class SameMachineError(LaunchError):
     Remedy: Name the machine once, or start one agent there, with all its slots. For a trial on one
         machine, `hvdrun --bind 127.0.0.1` accepts several agents.
 
-    has_joined: its agents have joined by themselves.
+    Args:
+        has_joined: its agents have joined by themselves.
     """
 
     is_refusal: ClassVar[bool] = True

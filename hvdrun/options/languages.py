@@ -40,7 +40,10 @@ class ConfigurationError(UsageError):
     Cause: The file of `--config-file` cannot be read, or has a key or a value that no option takes.
     Remedy: Correct the line that the sentence names.
 
-    name: of the file. fault: a sentence, or a part of one. line: where in the file, counted from 1, if it is known.
+    Args:
+        name: of the file.
+        fault: a sentence, or a part of one.
+        line: where in the file, counted from 1, if it is known.
     """
 
     def __init__(self, name: str, fault: str, line: int | None = None) -> None:

@@ -34,7 +34,8 @@ class _Ended:
 class Reaper:
     """Kills the processes of workers on one host; belongs to one event loop.
 
-    lives: the pids of the workers that were not reaped yet; the owner keeps it up to date.
+    Args:
+        lives: the pids of the workers that were not reaped yet; the owner keeps it up to date.
     """
 
     def __init__(self, job: str, host: str, lives: Container[int]) -> None:
@@ -61,7 +62,8 @@ class Reaper:
     async def clear_all(self, keeps: Callable[[int], bool]) -> None:
         """SIGKILL all that this process has started, and the orphans that it has adopted, until nothing is left.
 
-        keeps: whether the process with this pid is spared.
+        Args:
+            keeps: whether the process with this pid is spared.
         """
         loop = KillLoop(REAP_SECONDS, CLEAN_LOOKS)
         while not loop.is_done:

@@ -24,7 +24,8 @@ class StopRequests:
     Ctrl-C, is impatience. A child of process 1 gets a signal to all processes of its container twice: the second one is
     what process 1 forwards.
 
-    parent: the pid of this process's parent.
+    Args:
+        parent: the pid of this process's parent.
     """
 
     def __init__(self, parent: int) -> None:

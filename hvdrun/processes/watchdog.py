@@ -147,7 +147,9 @@ class ScriptWatchdog(Watchdog):
     A run is known by its session, and by an origin in its environment. One watchdog serves all runs while this object
     is entered: one for each run, every second, would cost too much.
 
-    own: the environment of hvdrun.
+    Args:
+        own: the environment of hvdrun.
+
     environment: that of each run.
     """
 

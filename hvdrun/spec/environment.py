@@ -35,13 +35,14 @@ def choose_environment(
 ) -> dict[bytes, bytes]:
     """All variables of the workers on a host, without those that differ between them.
 
-    own: the environment of hvdrun.
-    neighbours: how many workers share the host. If several do, each uses one thread unless the user sets a number, as
-        with torchrun: workers that all use all cores are slow.
-    remote: the host is not this machine. Its agent overrides its own environment with these variables; see
-        `merge_environments`.
-    prefixed: a shell command on that host (--remote-prefix) sets the search paths.
-    forwarded: variables for all hosts, which override the others.
+    Args:
+        own: the environment of hvdrun.
+        neighbours: how many workers share the host. If several do, each uses one thread unless the user sets a number,
+            as with torchrun: workers that all use all cores are slow.
+        remote: the host is not this machine. Its agent overrides its own environment with these variables; see
+            `merge_environments`.
+        prefixed: a shell command on that host (--remote-prefix) sets the search paths.
+        forwarded: variables for all hosts, which override the others.
     """
     environment = _choose_for_another(own, prefixed=prefixed) if remote else _choose_for_this(own)
     environment |= forwarded or {}

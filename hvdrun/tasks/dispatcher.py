@@ -21,10 +21,12 @@ _END_SECONDS = 5.0  # for the program to read the last messages
 class Dispatcher:
     """The tasks of one job; belongs to one event loop, from `open` on. A `rendezvous.wire.tasks.TaskDispatcher`.
 
-    connection: to the program; the dispatcher owns it.
-    program: a pidfd of the program, None if there is none. It becomes readable when the program ends. The connection
-        may not, as forked children of the program keep it open.
-    is_watched: a person reads what the program prints.
+    Args:
+        connection: to the program; the dispatcher owns it.
+        program: a pidfd of the program, None if there is none. It becomes readable when the program ends. The
+            connection may not, as forked children of the program keep it open.
+        is_watched: a person reads what the program prints.
+
     ready: how many workers have asked for their first function.
     """
 

@@ -151,7 +151,8 @@ _MONKEYPATCH = "monkeypatch"  # each rank has its own, and undoes it after the t
 class RankedSession:
     """Runs tests on ranks, and owns their workers.
 
-    terminal: for the debugger; None if there is none.
+    Args:
+        terminal: for the debugger; None if there is none.
     """
 
     def __init__(self, config: pytest.Config, terminal: str | None) -> None:

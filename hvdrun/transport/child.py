@@ -168,10 +168,11 @@ class LocalTransport(ChildTransport):
 class CommandTransport(ChildTransport):
     """Starts an agent by a command.
 
-    words: the command; the shell command of the agent is among them.
-    gate: shared by all transports of a job; limits how many start at the same time.
-    environment: the command's; None for that of this process.
-    is_here: the command runs on this machine, where the agent reaches hvdrun without a tunnel.
+    Args:
+        words: the command; the shell command of the agent is among them.
+        gate: shared by all transports of a job; limits how many start at the same time.
+        environment: the command's; None for that of this process.
+        is_here: the command runs on this machine, where the agent reaches hvdrun without a tunnel.
     """
 
     def __init__(

@@ -21,8 +21,9 @@ class AgentStartError(TransportError):
     Cause: The command that logs in to the host failed, or the agent ended while it started.
     Remedy: Run a command there as hvdrun does, with ssh or the words of `--rsh`, such as `PYTHON -m hvdrun --version`.
 
-    said: the last words of the agent or its shell; or "".
-    remedy: a sentence without a full stop; "" where the agent has explained the failure.
+    Args:
+        said: the last words of the agent or its shell; or "".
+        remedy: a sentence without a full stop; "" where the agent has explained the failure.
     """
 
     def __init__(self, host: str, how: str, said: str, remedy: str) -> None:

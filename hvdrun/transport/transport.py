@@ -86,7 +86,8 @@ class StreamTransport:
 class ShellTransport(StreamTransport):
     """What the transports have in common that start their agent through a shell; see `Transport`.
 
-    way: the program that runs the shell on the host.
+    Args:
+        way: the program that runs the shell on the host.
     """
 
     def __init__(self, host: str, way: str) -> None:

@@ -81,7 +81,9 @@ class _Direction:
 class ForwardedChannel:
     """A channel and the socket that it is connected with. The connection's thread works on it.
 
-    end: the socket, which does not block. Its owner closes it, after `wait_closed`.
+    Args:
+        end: the socket, which does not block. Its owner closes it, after `wait_closed`.
+
     errors: the end of what the channel received as standard error.
     exit_code: of the channel's command, after `wait_closed`; -1 where the server reported none.
     was_cut: the channel ended without an end of file, as when the connection is lost.
@@ -151,7 +153,8 @@ class ForwardedChannel:
 class Forwarder:
     """The thread of one connection, which serves all of its channels.
 
-    fail: gets an unexpected error of the thread, in the event loop.
+    Args:
+        fail: gets an unexpected error of the thread, in the event loop.
     """
 
     def __init__(self, fail: Callable[[BaseException], None]) -> None:
@@ -235,7 +238,8 @@ class Tunnels:
 
     Agents use them that cannot connect to the launcher, for example because it is behind network address translation.
 
-    fail: gets an unexpected error of a task.
+    Args:
+        fail: gets an unexpected error of a task.
     """
 
     def __init__(

@@ -49,7 +49,8 @@ Settings = Mapping[str, Sequence[str]]
 class SshConfig:
     """The configuration of all hosts; several threads may look hosts up.
 
-    home: the user's home folder, in which ssh finds the user's file.
+    Args:
+        home: the user's home folder, in which ssh finds the user's file.
     """
 
     def __init__(self, home: Path) -> None:

@@ -42,7 +42,8 @@ class NoCommonAlgorithmError(SshError):
     Cause: The server is old, or one of the two configurations allows little.
     Remedy: Allow one of the named algorithms in its sshd_config, or another in `~/.ssh/config`.
 
-    option: the keyword of ssh_config.
+    Args:
+        option: the keyword of ssh_config.
     """
 
     def __init__(self, host: str, option: str, allowed: Sequence[str]) -> None:
@@ -183,7 +184,10 @@ class AuthenticationFailedError(SshError):
     Cause: No key of yours is in the `authorized_keys` of that user, or a key has a passphrase.
     Remedy: `ssh-copy-id HOST`, `ssh-add`, or name the key with `-i`.
 
-    methods: what the server allows. tried: the keys that it refused. unusable: keys that could not be used, and why.
+    Args:
+        methods: what the server allows.
+        tried: the keys that it refused.
+        unusable: keys that could not be used, and why.
     """
 
     def __init__(
@@ -221,7 +225,8 @@ class HostKeyUnknownError(SshError):
     Cause: You have never logged in to the host from here.
     Remedy: Log in once with ssh and compare the fingerprint, or add `--ssh-accept-new`.
 
-    certificate: why the host's certificate is not accepted; None if it has none.
+    Args:
+        certificate: why the host's certificate is not accepted; None if it has none.
     """
 
     def __init__(self, host: str, name: str, kind: str, fingerprint: str, certificate: str | None = None) -> None:

@@ -29,8 +29,9 @@ _WINDOW_BYTES = 512 * 1024  # of output that may be in transit; a tunnel's bytes
 class SshTransport(ShellTransport):
     """Starts an agent on another machine; see `Transport`.
 
-    resolve: finds out where the host's name leads; may block, and runs in a thread.
-    gate: shared by all transports of a job; limits how many log in at the same time.
+    Args:
+        resolve: finds out where the host's name leads; may block, and runs in a thread.
+        gate: shared by all transports of a job; limits how many log in at the same time.
     """
 
     def __init__(
