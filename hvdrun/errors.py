@@ -118,8 +118,7 @@ class HostsFailedError(LaunchError):
     Remedy: See the remedy in each line.
 
     Args:
-        failures: the error of each.
-        hosts: the number of all hosts of the job.
+        failures, hosts: the error of each, and the number of all hosts of the job.
     """
 
     def __init__(self, failures: Sequence[LaunchError], hosts: int) -> None:
@@ -184,9 +183,6 @@ class AgentResourceError(LaunchError):
 
     Cause: That host has no more processes or files, or no room in its temporary folder.
     Remedy: Set `TMPDIR` there to a folder with room, or raise the limits of processes and files.
-
-    Args:
-        remedy: what to do on that host.
     """
 
     def __init__(self, host: str, need: str, error: OSError, remedy: str = "set TMPDIR to a folder with room") -> None:
@@ -224,8 +220,7 @@ class UnknownOptionError(UsageError):
     Remedy: `hvdrun --help` lists all options.
 
     Args:
-        suggestion: the option that was probably meant.
-        remedy: what to do where there is none.
+        suggestion, remedy: the option that was probably meant, and what to do where there is none.
     """
 
     def __init__(self, option: str, suggestion: str | None, remedy: str = "hvdrun --help lists all options.") -> None:

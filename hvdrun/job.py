@@ -80,8 +80,10 @@ def launch(spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = No
         LaunchError: the job could not be started, or another job uses its checkpoints.
         KeyboardInterrupt: Ctrl-C was pressed, and the job has been stopped.
     """
-    has_agent_here = any(not spec.is_remote(host.name) for host in spec.workers.hosts)
-    refuse_scarcity(*(("a launcher with an agent", 2 * THREADS) if has_agent_here else ("the launcher", THREADS)))
+    if all(spec.is_remote(host.name) for host in spec.workers.hosts):
+        refuse_scarcity("the launcher", THREADS)
+    else:
+        refuse_scarcity("a launcher with an agent", 2 * THREADS)
 
     async def run() -> Outcome:
         if spec.remote.joining is None:
@@ -113,8 +115,12 @@ class Job:
         self._spec = spec
         self._console = console
         self._dispatcher = dispatcher
+
         has_remote_hosts = bool(spec.remote.hosts) or spec.discovers
-        launcher_timeout_seconds = spec.limits.effective_launcher_timeout_seconds if has_remote_hosts else None
+        launcher_timeout_seconds = None
+        if has_remote_hosts:
+            launcher_timeout_seconds = spec.limits.effective_launcher_timeout_seconds
+
         self._tasks = BackgroundTasks()
         self._transports = Transports(roster)
         self._pool = AgentPool(self._tasks, self._show, self._lose, launcher_timeout_seconds)
@@ -148,20 +154,25 @@ class Job:
                     self._tasks.create_task(self._reporter.run(), name="sum up losses")
                     bringing = self._tasks.create_task(self._hosts.run(), name="bring in the hosts")
                     await self._hosts.wait_started(_AGENT_START_SECONDS)
+
                     self._server, authority = await self._make_server(stack)
                     signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice, self._pass_on))
                     self._open_streams(stack, started)
                     self._console.verbose(f"job {self._id}")
                     self._config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
                     self._hosts.serve(self._server, self._config)
+
                     end = await self._end
                     await _cancel(bringing)
                     await self._finish(end)
+
         outcome = end.outcome
         if self._dispatcher is not None:
-            await self._dispatcher.close(
-                outcome, () if outcome.worker is None else self._console.output.tail(outcome.worker)
-            )
+            last_lines: tuple[str, ...] = ()
+            if outcome.worker is not None:
+                last_lines = self._console.output.tail(outcome.worker)
+            await self._dispatcher.close(outcome, last_lines)
+
         lost = self._console.report_lost_output()
         return replace(outcome, exit_code=outcome.exit_code or lost)
 
@@ -202,7 +213,9 @@ class Job:
             Exception: a bug has ended the job.
         """
         bug = self._hosts.find_bug(end.outcome)
-        exit_code = end.outcome.exit_code if bug is None else CANNOT_LAUNCH
+        exit_code = CANNOT_LAUNCH
+        if bug is None:
+            exit_code = end.outcome.exit_code
         releasing = self._pool.release(lambda host: is_lost(self._server.state, host), exit_code)
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
@@ -232,13 +245,15 @@ class Job:
 
         authority = Authority(self._id)
         policy = self._spec.policy()
-        if self._dispatcher is not None:  # a function that is lost with its worker is not called again
+        # A function that is lost with its worker is not called again.
+        if self._dispatcher is not None:
             policy = replace(policy, restarts=Restarts())
         server = Server(policy, self._carry_out, authority.issue_server(), self._dispatcher)
         return await stack.enter_async_context(server), authority
 
     def _carry_out(self, effect: Effect) -> None:
         self._reporter.tell(effect)
+
         match effect:
             case Launch(worker):
                 self._ranks.note_launch(effect)
