@@ -88,7 +88,9 @@ class AgentConnection:
         answer = await self._answers.get()
         if isinstance(answer, str):
             self._answers.put_nowait(answer)  # a later call raises the same
-            raise (HostLostError if self.has_begun else HostLostEarlyError)(self.host, answer)
+            if self.has_begun:
+                raise HostLostError(self.host, answer)
+            raise HostLostEarlyError(self.host, answer)
         return answer
 
     async def tunnel(self, port: int) -> int:
@@ -123,7 +125,8 @@ class AgentConnection:
         launcher_timeout_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no
             limit.
         """
-        if self.has_begun:  # another agent gets this with its configuration
+        # Another agent gets this with its configuration.
+        if self.has_begun:
             self.send(Hold(held))
         elif launcher_timeout_seconds is not None:
             self.send(Wait(None if held else launcher_timeout_seconds))
@@ -179,6 +182,7 @@ class AgentConnection:
             how = await self._transport.wait()
         except WireError as error:
             how = str(error)
+
         self._answers.put_nowait(how)
         if not self._is_released:
             self._lose(self, how)

@@ -42,6 +42,7 @@ def hold_checkpoints(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
+
     lock, is_new, file = folder / _LOCK, not exists(folder), None
     try:
         folder.mkdir(exist_ok=True)
@@ -49,7 +50,9 @@ def hold_checkpoints(folder: Path | None) -> Iterator[None]:
     except BlockingIOError as error:
         raise CheckpointsInUseError(lock) from error
     except OSError:
-        pass  # rank 0 reports what is wrong with the folder
+        # Rank 0 reports what is wrong with the folder.
+        pass
+
     try:
         yield
     finally:
@@ -74,7 +77,8 @@ def _take(lock: Path) -> BinaryIO:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):  # the job before has just removed it
                 if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-                    return file  # it has not been removed meanwhile
+                    # It has not been removed meanwhile.
+                    return file
         except OSError:
             file.close()
             raise

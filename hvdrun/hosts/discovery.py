@@ -72,6 +72,7 @@ class Discovery:
                     raise
                 self._notice(f"what the script names now is not taken: {error}")
                 return
+
             if is_new:
                 self.announce(found.hosts)
             if is_new or self._spec.workers.hosts != former.workers.hosts:
@@ -85,7 +86,9 @@ class Discovery:
                 self._notice(f"{change}.")
         elif (offered := sum(host.slots for host in hosts)) < self._spec.workers.size:
             limits = self._spec.limits.elasticity
-            limit_seconds = 0.0 if limits is None else limits.recovery.elastic_timeout_seconds
+            limit_seconds = 0.0
+            if limits is not None:
+                limit_seconds = limits.recovery.elastic_timeout_seconds
             self._notice(
                 f"the hosts offer {offered} of the {count_slots(self._spec.workers.size)} that the job starts with: it "
                 f"waits for more, up to {limit_seconds:g} s (--elastic-timeout)."

@@ -111,6 +111,7 @@ class DiscoveryScript:
             ),
             name="start the discovery script",
         )
+
         try:
             return await asyncio.shield(starting)
         except OSError as error:
@@ -125,8 +126,10 @@ class DiscoveryScript:
             last = " ".join(errors.decode(errors="replace").strip().rpartition("\n")[2].split())
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
             raise DiscoveryFailedError(f"{how}: {last}" if last else how, kind=how, is_hopeless=code in _NEVER)
+
         if len(output) > MAX_HOSTFILE_BYTES:
             raise DiscoveryFailedError(f"it printed more than {MAX_HOSTFILE_BYTES} bytes", kind=_NONSENSE)
+
         try:
             hosts = parse_discovered(output.decode(), self._slots_per_host)
         except UnicodeDecodeError as error:
@@ -134,6 +137,7 @@ class DiscoveryScript:
             raise DiscoveryFailedError(what, kind=_NONSENSE) from None
         except HostSyntaxError as error:
             raise DiscoveryFailedError(f"{error.piece[:80]!r} is no host: {error.reason}", kind=_NONSENSE) from None
+
         if not hosts.hosts:
             raise DiscoveryFailedError("it names no host that has a slot", kind="none")
         return hosts
@@ -212,8 +216,11 @@ class _Output:
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill what is left of the script: its process group, and its descendants if it has not exited."""
-    below = [] if process.returncode is not None else list(processes.descendants(process.pid))
-    if process.returncode is None or processes.look(process.pid) is None:  # else another process may have its number
+    below = []
+    if process.returncode is None:
+        below = list(processes.descendants(process.pid))
+    # Else another process may have its number.
+    if process.returncode is None or processes.look(process.pid) is None:
         with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
             os.killpg(process.pid, signal.SIGKILL)
     for member in below:

@@ -33,5 +33,7 @@ async def check_version(pool: AgentPool, host: str, spec: JobSpec) -> None:
     if hello.version != __version__:
         from hvdrun.transport.failures import VersionMismatchError  # noqa: PLC0415 - only a failure needs it
 
-        interpreter = spec.remote.interpreter if is_remote else sys.executable
+        interpreter = sys.executable
+        if is_remote:
+            interpreter = spec.remote.interpreter
         raise VersionMismatchError(host, interpreter, hello.version, __version__)

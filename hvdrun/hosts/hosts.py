@@ -71,15 +71,20 @@ class Hosts:
         self._tasks = BackgroundTasks()
         self._have_started = asyncio.Event()  # the agents that are started before the rendezvous
         self._serving: asyncio.Future[tuple[Server, AgentConfig]] = asyncio.get_running_loop().create_future()
+
         self._server: Server
         self._config: AgentConfig
         self._plan = NetworkPlan(pool, console.verbose, coming=lambda: self._source.coming)
+
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._ready: set[str] = set()
         self._failures: dict[str, LaunchError] = {}
         self._bugs: dict[str, Exception] = {}  # with which hosts were lost
         self._changed = asyncio.Event()
-        self._patience_seconds = math.inf if spec.keeps_first_hosts else FIRST_SECONDS
+
+        self._patience_seconds = FIRST_SECONDS
+        if spec.keeps_first_hosts:
+            self._patience_seconds = math.inf
         self._begun = 0  # how many agents got their configuration, and could serve
 
     async def run(self) -> None:
@@ -147,7 +152,8 @@ class Hosts:
         """Raise an unexpected error of one host, or print it with -v if the job may continue without that host."""
         if self._spec.keeps_first_hosts:
             raise error
-        if not isinstance(error, OSError):  # a lack of resources, which may be over later
+        # A lack of resources, which may be over later.
+        if not isinstance(error, OSError):
             self._bugs[host] = error
         for line in trace.splitlines():
             self._console.verbose(line)
@@ -203,7 +209,9 @@ class Hosts:
     async def _bring_in(self) -> None:
         batch = [host for host in self._pool.hosts if host in self._ready]
         self._ready.clear()
-        answers = await self._plan.extend(self._spec, batch) if batch else {}
+        answers = {}
+        if batch:
+            answers = await self._plan.extend(self._spec, batch)
         for host, answer in answers.items():
             if isinstance(answer, LaunchError) and self._waits(host):
                 self._fail(host, answer)
@@ -268,4 +276,6 @@ def _collect(failures: dict[str, LaunchError], hosts: int) -> LaunchError:
     if overdue:
         return HostsOverdueError([*failures], overdue[0].seconds)
     errors = list(dict.fromkeys(failures.values()))  # several hosts may share an error
-    return errors[0] if len(errors) == 1 else HostsFailedError(errors, hosts)
+    if len(errors) == 1:
+        return errors[0]
+    return HostsFailedError(errors, hosts)

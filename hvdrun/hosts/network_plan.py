@@ -97,13 +97,18 @@ class NetworkPlan:
         if self._is_inside:
             refusal = _refuse_interfaces(spec, newcomers)
             return {host: refusal or self._admit_inside(spec, host) for host in newcomers}
+
         answers: dict[str, Answer] = {}
         connectivity = await self._check(spec, list(newcomers), answers)
+
         while connectivity is not None and (left := [host for host in connectivity.hosts if host in newcomers]):
             choice = self._choose(spec, connectivity)
             if not isinstance(choice, LaunchError):
                 return answers | await self._admit_all(spec, left, choice)
-            for host in left if spec.keeps_first_hosts else _find_refused(choice, left):
+            refused: Sequence[str] = left
+            if not spec.keeps_first_hosts:
+                refused = _find_refused(choice, left)
+            for host in refused:
                 answers[host] = choice
                 connectivity = connectivity.without(host)
         return answers
@@ -118,10 +123,15 @@ class NetworkPlan:
             try:
                 return await check_connectivity([*settled, *waiting], self._pool.send, self._pool.hear, settled=settled)
             except (ConnectivityTimeoutError, HostLostError, HostLostEarlyError) as error:
-                missing = error.hosts if isinstance(error, ConnectivityTimeoutError) else (error.host,)
+                if isinstance(error, ConnectivityTimeoutError):
+                    missing = error.hosts
+                else:
+                    missing = (error.host,)
                 have_left = any(host in settled and host not in self._settled for host in missing)
-                failed = [host for host in waiting if host in missing] or ([] if have_left else waiting)
-                failed = waiting if spec.keeps_first_hosts else failed
+                failed = [host for host in waiting if host in missing]
+                # Without a culprit among them all are refused; where a host in use has left, they are checked again.
+                if spec.keeps_first_hosts or not (failed or have_left):
+                    failed = waiting
                 answers.update(dict.fromkeys(failed, error))
                 waiting = [host for host in waiting if host not in failed]
         return None
@@ -134,7 +144,9 @@ class NetworkPlan:
             choose_alone,
         )
 
-        restriction = Restriction(spec.remote.interfaces) if spec.remote.interfaces else None
+        restriction = None
+        if spec.remote.interfaces:
+            restriction = Restriction(spec.remote.interfaces)
         try:
             choice = choose(connectivity, restriction)
             if len(connectivity.hosts) == 1 and not spec.keeps_first_hosts:
@@ -152,11 +164,10 @@ class NetworkPlan:
         async def admit(host: str) -> Answer:
             chosen, address = choice.hosts[host], reached[host]
             try:
-                end = (
-                    Endpoint(LOOPBACK, await self._pool.tunnel(host, inside.port))
-                    if address is None
-                    else await self._listen(address)
-                )
+                if address is None:
+                    end = Endpoint(LOOPBACK, await self._pool.tunnel(host, inside.port))
+                else:
+                    end = await self._listen(address)
             except LaunchError as error:
                 return error
             way = f"at {end}" if address is not None else spec.remote.inner_way
@@ -239,7 +250,9 @@ def _find_refused(error: LaunchError, newcomers: Sequence[str]) -> Sequence[str]
         case NoCommonAddressError():
             named = Counter(host for pair in error.unreached for host in pair if host in newcomers)
             named.update(host for host in error.divided if host in newcomers)
-            found = [max(reversed(newcomers), key=lambda host: named[host])] if named else []
+            found = []
+            if named:
+                found = [max(reversed(newcomers), key=lambda host: named[host])]
         case NoAllowedAddressError():
             found = [host for host in newcomers if host in error.hosts]
         case SameMachineError():

@@ -38,30 +38,39 @@ def prepare(spec: JobSpec, context: LookupContext, is_local: IsLocal | None = No
     """
     spec = replace(spec, workers=replace(spec.workers, hosts=spec.usable_hosts))
     used = tuple(host.name for host in spec.workers.hosts)
+
     is_local = _knows_here(spec) or is_local
     remote = find_remote(used, is_local)
-    here = frozenset(used) - remote if spec.remote.agent_prefix else frozenset[str]()
+    here = frozenset[str]()
+    if spec.remote.agent_prefix:
+        here = frozenset(used) - remote
     remote |= here
     local = [host for host in used if host not in remote]
+
     if not remote and not spec.discovers:
         check_here(spec, local)
         command = resolve_command(spec.workers.command, context)
         return replace(spec, workers=replace(spec.workers, command=command)), explain_interpreter(
             spec, command, context
         )
+
     workers = spec.workers
     command = pin_python(workers.command, context)
     if local:
         check_here(spec, local)
         command = resolve_command(command, context)
-    replaces = spec.remote.python is not None and is_plain_python(workers.command)
+
+    command_there = command
+    if spec.remote.python and is_plain_python(workers.command):
+        command_there = (spec.remote.python, *command[1:])
     side = replace(
         spec.remote,
         hosts=remote,
-        command=(spec.remote.python, *command[1:]) if replaces and spec.remote.python else command,
+        command=command_there,
         interpreter=choose_agent_interpreter(workers.command, context, spec.remote.python),
         here=here,
     )
+
     prepared = replace(spec, workers=replace(workers, command=command), remote=side)
     if spec.remote.joining is not None:
         return prepared, explain_interpreter(spec, command, context)
@@ -81,8 +90,11 @@ def add_hosts(spec: JobSpec, found: HostList, context: LookupContext, is_local: 
     known = {host.name for host in spec.workers.hosts} | spec.remote.hosts
     new = [host.name for host in found.hosts if host.name not in known]
     remote = find_remote(new, is_local)
-    here = frozenset(new) - remote if spec.remote.agent_prefix else frozenset[str]()
+    here = frozenset[str]()
+    if spec.remote.agent_prefix:
+        here = frozenset(new) - remote
     remote |= here
+
     spec = replace(
         spec,
         workers=replace(spec.workers, hosts=found.hosts),
@@ -93,6 +105,7 @@ def add_hosts(spec: JobSpec, found: HostList, context: LookupContext, is_local: 
             users={**found.users, **spec.remote.users},
         ),
     )
+
     if local := [host for host in new if host not in remote]:
         check_here(spec, local)
         workers = replace(spec.workers, command=resolve_command(spec.workers.command, context))
@@ -103,7 +116,9 @@ def add_hosts(spec: JobSpec, found: HostList, context: LookupContext, is_local: 
 def _knows_here(spec: JobSpec) -> IsLocal | None:
     """With a scheduler, its allocation tells which host is this machine: its names need no address."""
     allocation = spec.remote.allocation
-    return None if allocation is None or not allocation.steps else lambda host: host == allocation.here
+    if allocation is None or not allocation.steps:
+        return None
+    return lambda host: host == allocation.here
 
 
 def find_remote(hosts: Iterable[str], is_local: IsLocal | None = None) -> frozenset[str]:
