@@ -36,7 +36,7 @@ from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.agent.resource_limits import find_missing_cpus
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import MasterPorts, WorkerEnvironment
-from hvdrun.agent.stopped_detector import StoppedDetector
+from hvdrun.agent.stopped_detector import Owner, StoppedDetector
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
 from hvdrun.errors import AgentResourceError, HvdrunError
@@ -135,25 +135,30 @@ class Agent:
         self._is_joined = is_joined
         self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
+
         silence_seconds = limit_silence(begin.lease_seconds)
         self._children = Children()
         origin = name_agent_origin(begin.job, begin.host)
         self._watchdog = Watchdog(origin, folder, silence_seconds, self._warn, self._children)
+
         try:
             self._watchdog.start()
         except OSError as error:
             remedy = "raise the limits of processes and files"
             raise AgentResourceError(begin.host, "start its watchdog", error, remedy) from error
+
         try:
             self._folder.create()  # only now: the watchdog removes it after a kill
         except OSError as error:
             self._watchdog.end()
             raise AgentResourceError(begin.host, f"create its folder {folder}", error) from error
+
         self._output = output
         self._master_ports = MasterPorts(begin.address)
         environment = WorkerEnvironment(begin, self._socket)
         remark, alert = (lambda text: output.tell(Remark(text))), (lambda text: output.tell(Alert(text)))
         spawner = ForkSpawner(begin, environment, remark, alert)
+
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._launcher_timeout = LauncherTimeout(begin.launcher_timeout_seconds)
         self._sequencing = Sequencing(begin, spawner, self._children, self._watchdog, self._warn)
@@ -170,8 +175,11 @@ class Agent:
             take_message=partial(take_message, self._socket),
             finds_world=self._finds_world,
         )
+
         self._probe_responder = ProbeResponder(self._output.tell)
-        watched = (self._watch, self._sequencing, spawner) if begin.outlives_losses else (self._sequencing,)
+        watched: list[Owner] = [self._sequencing]
+        if begin.outlives_losses:
+            watched += [self._watch, spawner]
         self._stopped_detector = StoppedDetector(watched, begin.lease_seconds)
 
     async def run(self, orders: OrderReader) -> Ending:
@@ -190,6 +198,7 @@ class Agent:
             asyncio.create_task(self._stopped_detector.run(), name="look for stopped processes"),
             asyncio.create_task(self._look_for_world(), name="look for a world of torch.distributed"),
         }
+
         try:
             done, _ = await asyncio.wait({*parts, self._watch.failure}, return_when=asyncio.FIRST_COMPLETED)
             endings: list[Ending] = [part.result() for part in done]  # raises an error of any of them
@@ -244,9 +253,13 @@ class Agent:
 
         loop.add_signal_handler(signal.SIGUSR1, self._watch.pass_on, signal.SIGUSR1)
         loop.add_signal_handler(signal.SIGUSR2, self._watch.note_notice)
-        for number in STOPPING:  # handled though ignored (nohup): workers would inherit that
+        # Handled though ignored (nohup): workers would inherit that.
+        for number in STOPPING:
             is_ignored = signal.getsignal(number) is signal.SIG_IGN and number is not signal.SIGTERM
-            loop.add_signal_handler(number, (lambda _: None) if is_ignored else answer, number)
+            if is_ignored:
+                loop.add_signal_handler(number, lambda: None)
+            else:
+                loop.add_signal_handler(number, answer, number)
         await signalled.wait()
         return Ending.SIGNALLED
 
@@ -270,13 +283,15 @@ class Agent:
                 case Release():
                     return Ending.RELEASED
                 case None:
-                    if self._watch.signal:  # the machine goes down, say: what it has promised its workers holds
+                    # The machine goes down, say: what it has promised its workers holds.
+                    if self._watch.signal:
                         await self._watch.await_ended()
                     return Ending.LAUNCHER_GONE
                 case ListAddresses() | ProbePeers() as question:
                     self._probe_responder.answer(question)
                 case Begin() | Wait() | Examine():
-                    pass  # these belong before the start
+                    # These belong before the start.
+                    pass
 
     def _complete(self, launch: Launch) -> Launch:
         """With the port that is reserved for rank 0 of its round, if that is on this host; the launcher learns it."""
@@ -306,7 +321,8 @@ class Agent:
         Raises:
             LauncherTimeoutError: no report was acknowledged for too long.
         """
-        while not self._watch.changed.is_set():  # until the first worker was launched; that order may never come
+        # Until the first worker was launched; that order may never come.
+        while not self._watch.changed.is_set():
             if not self._launcher_timeout.look():
                 raise LauncherTimeoutError(self._launcher_timeout.seconds, None)
             with contextlib.suppress(TimeoutError):  # then look at the clock again
@@ -352,7 +368,8 @@ async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:
     """
     refuse_scarcity("the agent")
     kind = os.fstat(orders_descriptor).st_mode
-    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # /dev/null and files have no events to wait for
+    # /dev/null and files have no events to wait for.
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
         return Ending.LAUNCHER_GONE
     reader = asyncio.StreamReader()
     pipe = os.fdopen(orders_descriptor, "rb", buffering=0)
@@ -388,7 +405,9 @@ async def serve(
             note_begin(begin)
             if (missing := find_missing_cpus(os.environ, len(os.sched_getaffinity(0)))) is not None:
                 output.tell(Alert(missing))
-            environment = merge_environments(os.environb, begin.environment) if begin.inherits else begin.environment
+            environment = begin.environment
+            if begin.inherits:
+                environment = merge_environments(os.environb, environment)
             begin = replace(begin, environment=prepend_shim(environment))
             agent = Agent(begin, choose_folder(os.environ), output, is_joined=is_joined)
             if is_noticed.is_set():

@@ -57,7 +57,8 @@ class CheckedSpawner:
         Raises:
             BackendRefusedError, BackendNotAskedError: no worker is started here.
         """
-        if self._wish in set(Backend) - {Backend.GLOO}:  # every torch has gloo; `init()` refuses an unknown name
+        # Every torch has gloo; `init()` refuses an unknown name.
+        if self._wish in set(Backend) - {Backend.GLOO}:
             if self._asking is None:
                 self._asking = asyncio.create_task(self._check(), name="ask the workers' torch")
                 self._asking.add_done_callback(retrieve)
@@ -76,6 +77,7 @@ class CheckedSpawner:
         name = python_command.find_interpreter(begin.command)
         if name is None:
             return
+
         interpreter = find_executable(name, begin.directory, begin.environment)
         limit_seconds = begin.start_timeout_seconds
         try:
@@ -86,6 +88,7 @@ class CheckedSpawner:
             raise BackendNotAskedError(self._wish, interpreter, reason) from None
         except OSError as error:
             raise BackendNotAskedError(self._wish, interpreter, error.strerror or str(error)) from error
+
         if objection:
             raise BackendRefusedError(self._wish, interpreter, objection)
 

@@ -22,11 +22,15 @@ def take_message(socket: Path, worker: Worker) -> str:
         data = _read(path)
         path.unlink()
         written = json.loads(data)["message"]
-        message = written["message"] if isinstance(written, dict) else written
+        message = written
+        if isinstance(written, dict):
+            message = written["message"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
     text = " ".join(str(message).split())
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    return f"{text[: _MOST_CHARACTERS - 1]}…"
 
 
 def _read(path: Path) -> bytes:
@@ -37,4 +41,6 @@ def _read(path: Path) -> bytes:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:
-        return file.read(_MOST_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return file.read(_MOST_BYTES)
+        return b""

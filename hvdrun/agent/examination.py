@@ -83,6 +83,7 @@ def examine(
         leftovers=tuple(map(_describe, left)),
         folders=tuple(map(str, list_orphans(environment))),
     )
+
     if cleans:
         _end(left)
         remove_orphans(environment)
@@ -155,7 +156,9 @@ def _find_cuda() -> str:
     if spec is None or not spec.submodule_search_locations:
         return ""
     found = _CUDA.search(_read(Path(next(iter(spec.submodule_search_locations)), "version.py")))
-    return "" if found is None else found[1]
+    if found is None:
+        return ""
+    return found[1]
 
 
 def _find_busy() -> Iterator[tuple[str, int]]:
@@ -191,7 +194,9 @@ def _find_unreadable(search: str) -> Iterator[str]:
 
 def _limit(kind: int) -> int | None:
     _, hard = resource.getrlimit(kind)
-    return None if hard == resource.RLIM_INFINITY else hard
+    if hard == resource.RLIM_INFINITY:
+        return None
+    return hard
 
 
 def _read(path: Path) -> str:

@@ -70,6 +70,7 @@ class ForkSpawner:
         """Start one worker; see `Spawner`."""
         self._tell_file_store(launch)
         objection = self._objection
+
         for _ in range(_FORKSERVERS):
             forkserver = self._forkserver
             if forkserver is None:
@@ -82,6 +83,7 @@ class ForkSpawner:
             else:
                 self._remark(f"{launch.worker} is process {spawned.pid}, forked{self._describe_binding(launch)}")
                 return spawned
+
         spawned = await self._exec.spawn(launch)
         self._tell_mpi(launch)
         how = f"executed ({objection}){self._describe_binding(launch)}"
@@ -117,7 +119,9 @@ class ForkSpawner:
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
         """The forkserver, while it is used; see `hvdrun.agent.stopped_detector.Owner`."""
-        return () if self._forkserver is None else ((self._forkserver.pid, "the forkserver"),)
+        if self._forkserver is None:
+            return ()
+        return ((self._forkserver.pid, "the forkserver"),)
 
     def note_stopped(self, pid: int, reason: str) -> None:
         """Kill the forkserver, which is stopped: workers that wait for it get a new one."""
@@ -140,10 +144,14 @@ class ForkSpawner:
             return "not a plain Python command"
         if (variable := python_command.find_thread_variable(_decode(begin.environment))) is not None:
             return f"{variable} is set"
+
         source = _read_source(begin.directory, command)
         if source is not None and (variable := python_command.find_early_variable(source)) is not None:
             return f"the script names {variable}, which must be set before the imports"
-        modules = _MODULES if source is None or python_command.wants_torch(source) else ()
+
+        modules: tuple[str, ...] = ()
+        if source is None or python_command.wants_torch(source):
+            modules = _MODULES
         try:
             self._interpreter = command.interpreter
             self._executable = find_executable(command.interpreter, begin.directory, begin.environment)
@@ -153,6 +161,7 @@ class ForkSpawner:
             forkserver.open(self._executable, begin.command, begin.directory, environment_of_service, modules)
         except (OSError, HvdrunError) as error:
             return f"no forkserver: {error}"
+
         self._forkserver = forkserver
         self.expects_init = source is not None and python_command.names_hvd(source)
         return ""
@@ -193,6 +202,7 @@ class ForkSpawner:
         """Say that the workers of a later round meet those of the last one in their file, once."""
         if self._is_file_told or launch.assignment.rank or launch.round is None or not launch.round.number:
             return
+
         self._is_file_told = True
         if (word := python_command.find_file_url(self._begin.command)) is not None:
             self._alert(
@@ -200,8 +210,11 @@ class ForkSpawner:
                 "ones, so that those started again may not find each other: name env:// instead"
             )
             return
+
         command = python_command.parse(self._begin.command)
-        source = None if command is None else _read_source(self._begin.directory, command)
+        source = None
+        if command is not None:
+            source = _read_source(self._begin.directory, command)
         if source is not None and python_command.names_file_store(source):
             self._alert(
                 "the script names init_method='file:...', whose file still has the addresses of the last workers, so "
@@ -218,7 +231,9 @@ class ForkSpawner:
         """
         if self._forkserver is forkserver:
             self._forkserver = None
-            self._objection = self._open() if forkserver.was_ready else reason
+            self._objection = reason
+            if forkserver.was_ready:
+                self._objection = self._open()
             await forkserver.close()
 
 

@@ -57,7 +57,9 @@ class LauncherTimeout:
     @property
     def left_seconds(self) -> float:
         """Seconds until it expires; infinity while it is held."""
-        return math.inf if self._is_held else max(0.0, self._ends - self._now())
+        if self._is_held:
+            return math.inf
+        return max(0.0, self._ends - self._now())
 
     def restart(self) -> None:
         """Begin anew, since the server has acknowledged a report."""

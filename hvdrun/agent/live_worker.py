@@ -81,5 +81,7 @@ class LiveWorker:
 def forbid_core(pid: int) -> None:
     """Have a process dump no core when it is aborted: its traceback is all that is wanted."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
-    limit = _NO_CORE if hard == resource.RLIM_INFINITY else min(_NO_CORE, hard)
+    limit = _NO_CORE
+    if hard != resource.RLIM_INFINITY:
+        limit = min(_NO_CORE, hard)
     resource.prlimit(pid, resource.RLIMIT_CORE, (limit, hard))

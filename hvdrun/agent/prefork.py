@@ -93,6 +93,7 @@ class Forkserver:
         except OSError:
             self._release()
             raise
+
         self._reading = start_task(self._read(self._socket), "read the forkserver's answers")
 
     async def wait_ready(self) -> str:
@@ -120,10 +121,12 @@ class Forkserver:
         objection = await self.wait_ready()
         if objection:
             raise ForkserverError(objection)
+
         request = replace(request, number=next(self._numbers))
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._answers[request.number] = answer
         gate, opener = os.pipe()
+
         try:
             async with self._sending:
                 await self._send(encode(request), (*streams, gate))
@@ -187,7 +190,8 @@ class Forkserver:
                         case Forked(number, pid) if number in self._answers:
                             self._answers[number].set_result(pid)
         except (OSError, WireError, ValueError, KeyError, TypeError):
-            pass  # it died within a message, or runs another program: the same as its end
+            # It died within a message, or runs another program: the same as its end.
+            pass
         finally:
             if not self._ready.done():
                 self._ready.set_result(self._describe_end())

@@ -60,11 +60,13 @@ class ProbeResponder:
         found = await participant.list_addresses()
         if participant is self._participant:
             self._tell(found)
-        else:  # another check has begun meanwhile
+        else:
+            # Another check has begun meanwhile.
             participant.close()
 
     async def _probe(self, participant: "Participant | None", question: ProbePeers) -> None:
-        if participant is None:  # of a check that is over
+        # Of a check that is over.
+        if participant is None:
             return
         probed = await participant.probe(question.targets)
         if participant is self._participant:

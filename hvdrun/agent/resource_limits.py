@@ -59,7 +59,8 @@ class ResourceLimits:
             if most is not None:
                 found.append((max(0, most - tasks), name.replace("/", ".")))
         most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-        if os.geteuid() != 0 and most != resource.RLIM_INFINITY:  # root is not bound by it
+        # Root is not bound by it.
+        if os.geteuid() != 0 and most != resource.RLIM_INFINITY:
             found.append((max(0, most - self._count_own()), "`ulimit -u`"))
         for group in self._list_groups():
             most, now = (_read_number(group / name) for name in ("pids.max", "pids.current"))
@@ -74,7 +75,10 @@ class ResourceLimits:
             for line in (self._proc / "self" / "cgroup").read_text(errors="surrogateescape").splitlines():
                 _, controllers, path = line.split(":", 2)
                 if not controllers or "pids" in controllers.split(","):
-                    top = self._groups / "pids" if controllers else self._groups
+                    if controllers:
+                        top = self._groups / "pids"
+                    else:
+                        top = self._groups
                     group = top / path.lstrip("/")
                     yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
 
@@ -108,7 +112,8 @@ def find_missing_cpus(environment: Mapping[str, str], usable: int) -> str | None
     except ValueError:
         return None
     held = dict(zip(hosts, counts, strict=False)).get(here or "", 0)
-    if usable >= min(held, os.cpu_count() or held):  # a configuration may claim more than there are
+    # A configuration may claim more than there are.
+    if usable >= min(held, os.cpu_count() or held):
         return None
     return (
         f"the workers on {here} may use {usable} of the {held} CPUs that Slurm job {environment.get('SLURM_JOB_ID')} "

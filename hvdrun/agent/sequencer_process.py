@@ -76,7 +76,9 @@ class SequencerProcess(Child):
 
     def describe_end(self) -> str:
         """Half a sentence: how it ended, with the last line that it wrote."""
-        return self._ended.result() if self._ended.done() else "it has closed its standard output"
+        if self._ended.done():
+            return self._ended.result()
+        return "it has closed its standard output"
 
     def _order(self, line: bytes) -> None:
         if self._ended.done():
@@ -94,7 +96,9 @@ class SequencerProcess(Child):
             return self.fault
         how = f"it ended with exit code {code}" if code >= 0 else f"it ended with signal {-code}"
         last = self.read_last_line()
-        return f"{how} ({last})" if last else how
+        if last:
+            return f"{how} ({last})"
+        return how
 
     async def _read_port(self) -> int:
         reader = await self.open_reader()

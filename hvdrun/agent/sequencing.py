@@ -68,10 +68,12 @@ class Sequencing:
         self._warn = warn
         self._limit_seconds = limit_seconds
         self._module = module
+
         self._outlives_losses = begin.outlives_losses
         self._is_expected = self._outlives_losses  # rank 0 may come to this host
         self._interpreter = ""
         self._generation = 0  # the last whose rank 0 is here
+
         self._process: SequencerProcess | None = None  # the one that lives, or is starting
         self._opening: asyncio.Task[SequencerProcess] | None = None
         self._activating: set[asyncio.Task[None]] = set()
@@ -82,7 +84,8 @@ class Sequencing:
     def expect(self, assignment: Assignment) -> None:
         """Note that a worker with this assignment is about to start on this host."""
         self._is_expected |= assignment.rank == 0 and assignment.size > 1
-        if self._forker.expects_init:  # forked workers call `init()` soon: the process starts meanwhile
+        # Forked workers call `init()` soon: the process starts meanwhile.
+        if self._forker.expects_init:
             self.prepare("")
 
     def prepare(self, interpreter: str) -> None:
@@ -109,7 +112,9 @@ class Sequencing:
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
         """The process, if there is one; see `hvdrun.agent.stopped_detector.Owner`."""
-        return () if self._process is None or not self._process.pid else ((self._process.pid, "its process"),)
+        if self._process is None or not self._process.pid:
+            return ()
+        return ((self._process.pid, "its process"),)
 
     def note_stopped(self, pid: int, reason: str) -> None:
         """Replace the process, which is stopped; in a static job, warn the user."""
@@ -126,7 +131,7 @@ class Sequencing:
     async def close(self) -> None:
         """Start no more. A process that lives is killed with the workers."""
         self._is_closing = True
-        await cancel_and_wait([*self._activating, *([] if self._opening is None else [self._opening])])
+        await cancel_and_wait([*self._activating, *filter(None, [self._opening])])
 
     @property
     def _name(self) -> str:
@@ -184,7 +189,9 @@ class Sequencing:
             except OSError as error:
                 failures.append(f"{name}, it could not be started: {error.strerror}")
         reason = "; ".join(failures)
-        raise SequencerStartError(f"{reason}: install NumPy there" if _NO_NUMPY in reason else reason)
+        if _NO_NUMPY in reason:
+            reason = f"{reason}: install NumPy there"
+        raise SequencerStartError(reason)
 
     async def _open_process(self, start: Start) -> SequencerProcess:
         """Start a process and wait until it listens; kill one that does not."""
@@ -204,7 +211,8 @@ class Sequencing:
         """Report the end of a process that listened, and replace it where a generation has lost it."""
         process.note_end(code)
         if not process.port:
-            return  # the task that starts it reports this
+            # The task that starts it reports this.
+            return
         self._forget(process)
         if not self._is_closing:
             self._warn(f"{self._name} is gone: {process.describe_end()}")
@@ -224,7 +232,9 @@ class Sequencing:
         environment = make_service_environment(self._begin)
         own = {name: value for name, value in os.environb.items() if name.startswith(b"PYTHON")}
         others = {name: value for name, value in environment.items() if not name.startswith(b"PYTHON")}
-        ways = [(self._interpreter, environment)] if self._interpreter else []
+        ways = []
+        if self._interpreter:
+            ways = [(self._interpreter, environment)]
         if (sys.executable, {**others, **own}) not in ways:
             ways.append((sys.executable, {**others, **own}))
         return [(f"with {python}", partial(self._execute, python, variables)) for python, variables in ways]

@@ -37,6 +37,7 @@ async def attend(
     client = AgentClient(begin.server, begin.host, begin.credential, begin.lease_seconds)
     relay = Relay(begin.host, client, sequencing, watch.note_failure, watch.note_outcome, fail=watch.fail)
     parts: set[asyncio.Task[None]] = set()
+
     try:
         try:
             await relay.open(socket)
@@ -65,6 +66,7 @@ async def _report(client: AgentClient, watch: Watch, launcher_timeout: LauncherT
         number += 1
         ends = choose_ends(watch.ended())
         running = watch.running()
+
         try:
             limit_seconds = min(pause_seconds, launcher_timeout.left_seconds)
             await client.report(
@@ -80,15 +82,18 @@ async def _report(client: AgentClient, watch: Watch, launcher_timeout: LauncherT
             failure = error
             await asyncio.sleep(min(pause_seconds, launcher_timeout.left_seconds, 0.1))
             continue
+
         failure = None
         launcher_timeout.restart()
         watch.acknowledge(ends)
         await asyncio.sleep(min(pause_seconds, (len(running) + len(ends)) * SECONDS_PER_WORKER))
+
         if watch.ended():
             continue
         with contextlib.suppress(TimeoutError):  # the report is also the heartbeat
             async with asyncio.timeout(pause_seconds):  # wait_for would swallow a cancellation that comes with a change
                 await watch.changed.wait()
+
     raise LauncherTimeoutError(launcher_timeout.seconds, failure)
 
 

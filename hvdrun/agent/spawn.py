@@ -154,12 +154,14 @@ class WorkerEnvironment:
             lease_seconds=begin.lease_seconds,
             is_late=launch.is_late,
         )
+
         elastic = is_elastic(begin.environment)
         added = bootstrap.environment() | horovod_environment(launch.assignment, begin.host, elastic=elastic)
         if launch.round is not None and launch.round.master is not None:
             added |= torch_environment(launch.assignment, launch.round, launch.round.master, begin.job)
         else:
             added |= torch_worker_environment(launch.worker.incarnation - 1, begin.job)
+
         added[ERROR_FILE] = str(name_error_file(self._socket, launch.worker))
         own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
         return {**_name_interface(begin.interface), **begin.environment, **own}
@@ -198,7 +200,9 @@ class MasterPorts:
     def has_listener(self) -> bool:
         """A process listens at one of them."""
         ports = {port.getsockname()[1] for port in self._ports.values()}
-        return not ports.isdisjoint(list_listening_ports()) if ports else False
+        if ports:
+            return not ports.isdisjoint(list_listening_ports())
+        return False
 
     def close(self) -> None:
         """Release all."""
@@ -226,7 +230,10 @@ def reserve_port() -> socket.socket:
     listen; a process without SO_REUSEADDR gets "address in use".
     """
     # As torch's store listens: on [::] where there is IPv6, which covers IPv4, else on 0.0.0.0.
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    if socket.has_dualstack_ipv6():
+        family = socket.AF_INET6
+    else:
+        family = socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

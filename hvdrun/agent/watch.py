@@ -82,6 +82,7 @@ class Watch:
         self._grace_seconds = grace_seconds
         self._take_message = take_message
         self._finds_world = finds_world
+
         self._live: dict[int, LiveWorker] = {}
         self._pids: dict[Worker, int] = {}  # of live workers that have not reported their failure
         self._ending: dict[Slot, Worker] = {}  # that fail or were reaped, and of which something may be left
@@ -93,11 +94,13 @@ class Watch:
         self._early_orders: dict[Worker, Terminate] = {}  # for workers that are starting
         self._ended: dict[Worker, Exited] = {}
         self._resting: dict[int, asyncio.TimerHandle] = {}  # by pid, of workers that were reaped
+
         self.failure: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         self._reaper = Reaper(job, host, self._live)
         self._preparing: asyncio.Task[None] | None = None
         self._is_prepared = False
         self._is_short = False  # this host cannot hold so many workers
+
         self.is_noticed = False
         self.signal = 0
         self.has_world = False
@@ -130,8 +133,12 @@ class Watch:
         worker = launch.worker
         if worker in self._ordered or self._closing:
             return
-        shortage = None if self._ordered else self._resource_limits.find_shortage(launch.assignment.local_size)
+
+        shortage = None
+        if not self._ordered:
+            shortage = self._resource_limits.find_shortage(launch.assignment.local_size)
         self._ordered.add(worker)
+
         if shortage is not None:
             self._is_short = True
             reason = f"the workers on {self._host} cannot be started: {shortage}"
@@ -166,7 +173,8 @@ class Watch:
             return
         pid = self._pids.pop(worker, None)
         if pid is None:
-            return  # its end was reported already
+            # Its end was reported already.
+            return
         self._ending[worker.slot] = worker
         live = self._live[pid]
         self._report_end(worker, returncode, was_stopped=live.is_stopping)
@@ -181,7 +189,10 @@ class Watch:
         """Report that a signal asks this host to end, and ask the workers to: they have the grace."""
         self.signal = number
         self.changed.set()
-        first = signal.SIGINT if number is signal.SIGINT else signal.SIGTERM
+        if number is signal.SIGINT:
+            first = signal.SIGINT
+        else:
+            first = signal.SIGTERM
         for worker in self.running():
             self.terminate(Terminate(worker, self._grace_seconds, f"received {number.name}", signal=first))
 
@@ -306,7 +317,10 @@ class Watch:
         self._ending[worker.slot] = worker
         self._reaped.set()
         live.forget()
-        has_left = (live.has_left and returncode <= 0) if live.is_stopping else returncode == 0
+        if live.is_stopping:
+            has_left = live.has_left and returncode <= 0
+        else:
+            has_left = returncode == 0
         if worker in self._reported and returncode == -signal.SIGKILL and not self._closing:
             cause = f"it did not exit within {self._grace_seconds:g} s (--grace)"
             self._output.tell(Alert(f"the worker {worker}, which has failed, was killed: {cause}."))
@@ -357,7 +371,9 @@ class Watch:
         has_left: bool = False,
         was_stopped: bool = False,
     ) -> None:
-        message = self._take_message(worker) if returncode and not cannot_start else ""
+        message = ""
+        if returncode and not cannot_start:
+            message = self._take_message(worker)
         self._record_end(Exited(worker, returncode, error, cannot_start, has_left, was_stopped, message))
 
     def _record_end(self, end: Exited) -> None:
