@@ -45,12 +45,18 @@ class Console:
         self._errors = descriptors[OutputStream.STDERR]
         self._is_in_actions = environment.get("GITHUB_ACTIONS") == "true"
         self._writer = Writer()
+
         terminals = [stream for stream, descriptor in descriptors.items() if os.isatty(descriptor)]
         is_dumb = environment.get("TERM") == "dumb"
-        coloured = [] if environment.get("NO_COLOR") or is_dumb else terminals  # no-color.org
+        # See no-color.org.
+        coloured = [] if environment.get("NO_COLOR") or is_dumb else terminals
         self._is_coloured = OutputStream.STDERR in coloured
         can_redraw = OutputStream.STDERR in terminals and not is_dumb
-        self._status = StatusLine(self._writer, self._errors, coloured=self._is_coloured) if can_redraw else None
+
+        self._status = None
+        if can_redraw:
+            self._status = StatusLine(self._writer, self._errors, coloured=self._is_coloured)
+
         files = {stream: _identify(descriptor) for stream, descriptor in descriptors.items()}
         self._marker = OutputMarker(marks, terminals=terminals, files=files, coloured=coloured)
         self.files: OutputFiles | None = None
@@ -112,7 +118,8 @@ class Console:
         def note(stream: OutputStream, error: OSError) -> None:
             if not isinstance(error, BrokenPipeError):
                 self._report_failure(f"the {_NAMES[stream]}", "the workers write", error)
-            elif stream is OutputStream.STDOUT:  # as any program in a broken pipe would
+            elif stream is OutputStream.STDOUT:
+                # As any program in a broken pipe would.
                 stop(SIGNAL_OFFSET + signal.SIGPIPE, "the reader of standard output has gone")
 
         self.output.call_when_failing(note, fail)
@@ -127,11 +134,15 @@ class Console:
         lost = {stream: error for stream, error in errors.items() if error and not isinstance(error, BrokenPipeError)}
         for stream, error in lost.items():
             self.notice(f"a part of the {_NAMES[stream]} is lost: {error.strerror}")
-        files = [] if self.files is None else list(self.files.list_lost())
+        files = []
+        if self.files is not None:
+            files = list(self.files.list_lost())
         for path, error in files[:1]:
             others = f", and of {len(files) - 1} more" if len(files) > 1 else ""
             self.notice(f"a part of {str(path)!r}{others} is lost: {error.strerror}")
-        return OUTPUT_LOST if lost or files else 0
+        if lost or files:
+            return OUTPUT_LOST
+        return 0
 
     def end(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""

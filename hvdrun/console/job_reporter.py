@@ -171,7 +171,9 @@ class JobReporter:
 
     def _make_page(self, end: Finish) -> Page:
         outcome, worker = end.outcome, end.outcome.worker
-        last_lines = () if worker is None else self._console.output.tail(worker)
+        last_lines: tuple[str, ...] = ()
+        if worker is not None:
+            last_lines = self._console.output.tail(worker)
         page = Page(reason=end.sentence, last_lines=last_lines, ended_ranks=end.stopped, notes=end.notes)
         if end.explanation is Explanation.RECOVERY_PAGE:
             return page

@@ -26,11 +26,13 @@ class LineSplitter:
         """Take the next bytes of the stream; return the lines that are now complete, each with its line end."""
         if not data:
             return []
+
         may_end = b"\n" in data or b"\r" in data or bool(self._parts and self._parts[-1].endswith(b"\r"))
         self._parts.append(data)
         self._size += len(data)
         if not may_end and self._size <= self._max_line_bytes:
             return []
+
         *lines, last = b"".join(self._parts).splitlines(keepends=True)
         if self._size > self._max_line_bytes:
             lines = [piece for line in lines for piece in self._cut(line)]
@@ -39,7 +41,10 @@ class LineSplitter:
         if last.endswith(b"\n"):
             lines.append(last)
             last = b""
-        self._parts = [last] if last else []
+
+        self._parts = []
+        if last:
+            self._parts = [last]
         self._size = len(last)
         return lines
 
@@ -58,7 +63,9 @@ class LineSplitter:
         rest = b"".join(self._parts)
         self._parts = []
         self._size = 0
-        return [rest + b"\n"] if rest else []
+        if rest:
+            return [rest + b"\n"]
+        return []
 
     def _cut(self, line: bytes) -> list[bytes]:
         """Cut a line whose text is too long; the line end belongs to the last piece."""
@@ -147,7 +154,9 @@ class _Traceback:
 
     def add(self, lines: Sequence[bytes]) -> None:
         """Take the next lines."""
-        for place, line in enumerate(() if self._has_ended else lines, self.length):
+        for place, line in enumerate(lines, self.length):
+            if self._has_ended:
+                break
             text = strip_margin(line)
             self._has_ended = place > 0 and ends_traceback(text)
             if len(self._head) < HEAD_LINES:
@@ -156,8 +165,6 @@ class _Traceback:
                 self._frame = {}
             if self._has_ended or len(self._frame) < _FRAME_LINES:
                 self._frame[place] = _cut(line)
-            if self._has_ended:
-                break
         self.length += len(lines)
 
     def list_lines(self, end: int) -> Iterator[bytes]:
@@ -212,7 +219,9 @@ def strip_margin(line: bytes) -> bytes:
 
 
 def _cut(line: bytes) -> bytes:
-    return line if len(line) <= _LINE_BYTES else line[:_LINE_BYTES] + line[-1:]
+    if len(line) <= _LINE_BYTES:
+        return line
+    return line[:_LINE_BYTES] + line[-1:]
 
 
 _INTERRUPT = b"KeyboardInterrupt"
@@ -282,7 +291,8 @@ class InterruptFilter:
         self._held.append(line)
         if line.startswith(_TRACEBACK):
             self._is_within, self._has_left_out = True, False
-        elif self._is_within and line.strip() and not line.startswith(b" "):  # Python may print empty lines within
+        elif self._is_within and line.strip() and not line.startswith(b" "):
+            # Python may print empty lines within.
             self._is_within = False
         elif self._has_left_out and len(self._held) == _JOINT_LINES:
             self._held.clear()

@@ -171,7 +171,9 @@ class OutputMarker:
         source = Source(worker, stream)
         text = self._splitters[source].unfinished
         begun, self._begun[source] = self._begun.get(source, 0), len(text)
-        return self._show(source, text[begun:]) if len(text) > begun else b""
+        if len(text) > begun:
+            return self._show(source, text[begun:])
+        return b""
 
     def note_typed_line(self) -> None:
         """The user has typed a line, which has ended the one on the terminal."""
@@ -208,11 +210,14 @@ class OutputMarker:
         file = self._files.get(stream, source)
         leaves_bar = stream in self._terminals and self._bar not in {None, source}
         leaves_line = self._open.get(file) not in {None, source}
-        if leaves_bar:
-            self._bar = None
         if leaves_line:
             del self._open[file]
-        return _ERASE_LINE if leaves_bar else b"\n" if leaves_line else b""
+        if leaves_bar:
+            self._bar = None
+            return _ERASE_LINE
+        if leaves_line:
+            return b"\n"
+        return b""
 
     def tail(self, worker: Worker) -> tuple[str, ...]:
         """A worker's last lines of both of its streams, in the order in which they came; see `Tail`."""
@@ -241,7 +246,9 @@ class OutputMarker:
         file = self._files.get(source.stream, source)
         lead = b"" if self._open.pop(file, None) == source else mark
         if source.stream in self._terminals:
-            self._bar = source if lines[-1].endswith(b"\r") else None
+            self._bar = None
+            if lines[-1].endswith(b"\r"):
+                self._bar = source
         if not lines[-1].endswith((b"\r", b"\n")):
             self._open[file] = source
         return before + lead + mark.join(lines)[begun:]

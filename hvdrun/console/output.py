@@ -47,7 +47,9 @@ class OutputPrinter:
         """
         lines = self._marker.feed(worker, rank, stream, data)
         self._put(stream, lines)
-        limit_seconds = ON_A_TERMINAL_SECONDS if self._marker.is_on_a_terminal(stream) else IN_A_FILE_SECONDS
+        limit_seconds = IN_A_FILE_SECONDS
+        if self._marker.is_on_a_terminal(stream):
+            limit_seconds = ON_A_TERMINAL_SECONDS
         has_begun = self._marker.waits(worker, stream)
         self._partial_lines.note(Source(worker, stream), limit_seconds, has_ended=bool(lines), has_begun=has_begun)
         if self._copy is not None:

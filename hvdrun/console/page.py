@@ -173,5 +173,7 @@ def _find_hint(page: Page) -> str | None:
         )
     if any(_NO_RANK in line for line in page.last_lines):
         return ALONE
-    number = None if page.returncode is None else find_signal(page.returncode)
+    number = None
+    if page.returncode is not None:
+        number = find_signal(page.returncode)
     return next((hint for known, hint in _HINTS.items() if known == number), None)

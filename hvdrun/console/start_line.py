@@ -141,7 +141,13 @@ class StartNotice:
         self._count_ready = count_ready
         self._size = size
         self._workers = f"{size} worker{'' if size == 1 else 's'}"
-        self._where = f" on {hosts[0] if len(hosts) == 1 else f'{len(hosts)} hosts'}" if hosts else ""
+        match hosts:
+            case []:
+                self._where = ""
+            case [host]:
+                self._where = f" on {host}"
+            case _:
+                self._where = f" on {len(hosts)} hosts"
         self._clock = clock
         self._started = 0.0
         self._task: asyncio.Task[None] | None = None

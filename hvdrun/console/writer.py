@@ -38,6 +38,7 @@ class Writer:
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES, full_seconds: float = FULL_SECONDS) -> None:
         self._capacity_bytes = capacity_bytes
         self._full_seconds = full_seconds
+
         self._changed = threading.Condition()  # guards all that follows
         self._queue: list[tuple[int, bytes | None]] = []  # None: to be closed
         self._releases: dict[int, Callable[[OSError | None], None]] = {}
@@ -47,6 +48,7 @@ class Writer:
         self._lost: dict[int, OSError] = {}  # why something could not be written there
         self._has_dropped = False
         self._is_ending = False
+
         self._thread: threading.Thread | None = None
         self._wake: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -218,6 +220,7 @@ class Writer:
         poller.register(wake, select.POLLIN)
         poller.register(descriptor, select.POLLOUT)
         rest = memoryview(data)
+
         while rest and self.closed_by(descriptor) is None:
             ready = dict(poller.poll())
             if wake in ready:
@@ -232,9 +235,11 @@ class Writer:
                 if woken.poll(_RETRY_SECONDS * 1000):
                     return False
                 continue
+
             rest = rest[written:]
             self._full.pop(descriptor, None)
             self._count_out(written)
+
         self._count_out(len(rest))
         return True
 
