@@ -95,6 +95,7 @@ def list_completions(words: Sequence[str], incomplete: str, *, keeps_flag: bool 
     rest = list(words)
     if rest and rest[0] in PROGRAMS:
         find, options = PROGRAMS[rest.pop(0)]
+
     given: list[Option] = []
     try:
         while rest:
@@ -112,10 +113,14 @@ def list_completions(words: Sequence[str], incomplete: str, *, keeps_flag: bool 
             return _list_values(find(flag).option, value, f"{flag}=" if keeps_flag else "")
     except UsageError:  # a flag is wrong
         return []
+
     if not incomplete.startswith("-"):
-        programs = [] if words else [CompletionItem(name) for name in PROGRAMS if name.startswith(incomplete)]
+        programs = []
+        if not words:
+            programs = [CompletionItem(name) for name in PROGRAMS if name.startswith(incomplete)]
         # Files come first: click's script for bash drops what is before them.
         return [CompletionItem(incomplete, type="file"), *programs]
+
     return [
         CompletionItem(flag, help=option.help)
         for option in options
@@ -133,4 +138,6 @@ def _list_values(option: Option, incomplete: str, before: str = "") -> Items:
         values = [str(each.value) for each in option.kind.parse]  # type: ignore[var-annotated]  # an Enum's members
         return [CompletionItem(f"{before}{value}") for value in values if value.startswith(incomplete)]
     place = _PLACES.get(option.kind.metavar)
-    return [] if place is None else [CompletionItem(incomplete, type=place)]
+    if place is None:
+        return []
+    return [CompletionItem(incomplete, type=place)]

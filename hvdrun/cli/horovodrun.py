@@ -75,6 +75,7 @@ def ask(interpreter: str) -> Mapping[str, bool]:
         ) from error
     except OSError as error:
         raise LaunchError(f"{interpreter} cannot be started: {error.strerror or error}.") from error
+
     try:
         return {str(name): bool(there) for name, there in json.loads(run.stdout).items()}
     except ValueError as error:

@@ -143,19 +143,27 @@ def _plan_host(
     command = spec.command_on(host)
     prefixed = spec.remote.leaves_paths
     chosen = choose_environment(own, len(assignments), remote=is_remote, prefixed=prefixed, forwarded=spec.variables)
-    chosen = prepend_shim(chosen, _SHIM_THERE) if is_remote else prepend_shim(chosen)
-    base = {} if is_remote else own
+
+    agent, program, base = None, THERE, own
+    if is_remote:
+        agent, base = _explain_agent(spec), dict[bytes, bytes]()
+        chosen = prepend_shim(chosen, _SHIM_THERE)
+    else:
+        chosen = prepend_shim(chosen)
+        program = find_executable(command[0], str(spec.workers.directory), chosen)
+
     environments = {slot: _name_variables(spec, slot, numbers) for slot, numbers in assignments.items()}
     first, *others = environments.values()
     shared = {name for name, value in first.items() if all(other[name] == value for other in others)}
     added = {os.fsdecode(name): os.fsdecode(value) for name, value in chosen.items() if base.get(name) != value}
     removed = [os.fsdecode(name) for name in sorted(base.keys() - chosen.keys())]
+
     return HostPlan(
         host=host,
         way=explain_way(spec, host),
-        agent=_explain_agent(spec) if is_remote else None,
+        agent=agent,
         command=command,
-        program=THERE if is_remote else find_executable(command[0], str(spec.workers.directory), chosen),
+        program=program,
         start=explain_start(spec, command, chosen),
         bound_to=_explain_binding(spec.workers.bind_to),
         environment=added | {name: value for name, value in first.items() if name in shared},
@@ -179,7 +187,10 @@ def _explain_binding(bind_to: str) -> str:
 
 def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[str, str]:
     """The variables of one worker that its agent sets."""
-    address = LATER if spec.remote.hosts else LOOPBACK
+    address = LOOPBACK
+    if spec.remote.hosts:
+        address = LATER
+
     bootstrap = Bootstrap(
         job=LATER,
         socket=Path(LATER),
@@ -189,6 +200,7 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
         lease_seconds=spec.limits.lease_seconds,
     )
     environment = bootstrap.environment() | horovod_environment(assignment, slot.host, elastic=spec.continues_in_place)
+
     hosts = tuple(dict.fromkeys(each.host for each in spec.place()))
     first = Round(0, hosts.index(slot.host), len(hosts))
     environment |= torch_environment(assignment, first, Endpoint(address, 0), LATER)
@@ -200,11 +212,13 @@ def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
     elasticity = spec.limits.elasticity
     if elasticity is None:
         return ()
+
     most = "all slots" if elasticity.max_size is None else str(elasticity.max_size)
     recovery = elasticity.recovery
     resets = "without a limit" if recovery.reset_limit is None else f"at most {recovery.reset_limit} times"
     least_seconds, most_seconds = recovery.cooldown_seconds
     workers = f"{elasticity.min_size} to {most}, at the start at least {spec.workers.size}"
+
     return (
         ("workers", workers if spec.continues_in_place else f"always {spec.workers.size}"),
         ("hosts", "fixed" if elasticity.script is None else f"from {_quote(elasticity.script)}, as it prints them now"),
@@ -250,11 +264,13 @@ def _compose_plan(plan: Plan) -> Iterator[str]:
             ),
         ]
     )
+
     if plan.limits:
         yield ""
         what = "The job is elastic" if plan.is_elastic else "After a loss all workers are started again"
         yield f"{what}; these are its first workers, and their first ranks:"
         yield from (f"  {name:<9}  {value}" for name, value in plan.limits)
+
     for host in plan.hosts:
         yield ""
         yield f"{host.host}: {host.way}"
@@ -265,12 +281,14 @@ def _compose_plan(plan: Plan) -> Iterator[str]:
         yield f"  directory  {_quote(str(plan.directory))}"
         yield f"  start      {host.start}"
         yield f"  bound to   {host.bound_to}"
+
         whose = "its own environment" if host.agent is None else "the environment of a login there"
         yield f"  what hvdrun adds to {whose}, or changes there:"
         yield from (f"    {pair}" for pair in _compose_variables(host.environment))
         yield from (f"    {_quote(name)} is removed" for name in host.removed)
-        for worker in host.workers if len(host.workers) > 1 else ():
-            yield f"    rank {worker.assignment.rank}: {' '.join(_compose_variables(worker.environment))}"
+        if len(host.workers) > 1:
+            for worker in host.workers:
+                yield f"    rank {worker.assignment.rank}: {' '.join(_compose_variables(worker.environment))}"
 
 
 def _compose_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -57,8 +57,13 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
             return examine_hosts(words[1:])
         if words[:1] in (["agent"], ["token"]):
             return run_own_program(words[0], words[1:])
-        asked = read_request(words) if options == words else read_foreign(words[0], options)
-        return print_text(asked) if isinstance(asked, str) else run(asked, launch)
+        if options == words:
+            asked = read_request(words)
+        else:
+            asked = read_foreign(words[0], options)
+        if isinstance(asked, str):
+            return print_text(asked)
+        return run(asked, launch)
     except HvdrunError as error:
         print_error(*error.lines, with_time=with_time)
         return error.exit_code
@@ -77,7 +82,9 @@ def run_own_program(name: str, words: Sequence[str]) -> int:
     """
     from hvdrun.options.programs import AGENT, TOKEN, read_agent, read_token  # noqa: PLC0415 - a job does without them
 
-    program = TOKEN if name == "token" else AGENT
+    program = AGENT
+    if name == "token":
+        program = TOKEN
     given = program.parse(words)
     if "help" in given:
         from hvdrun.options.pages import render_program_help  # noqa: PLC0415 - few ask for it
@@ -104,7 +111,9 @@ def examine_hosts(words: Sequence[str]) -> int:
     from hvdrun.doctor.program import run as run_examination  # noqa: PLC0415 - a job does without it
 
     asked = read_examination(words)
-    page, code = (asked, 0) if isinstance(asked, str) else run_examination(asked)
+    if isinstance(asked, str):
+        return print_text(asked)
+    page, code = run_examination(asked)
     return print_text(page) or code
 
 
@@ -173,9 +182,12 @@ def refuse_incomplete(words: Sequence[str], values: Mapping[str, Any]) -> NoRetu
     """
     from hvdrun.cli.completion import PROGRAMS  # noqa: PLC0415 - only an error needs it
 
-    for nearest in get_close_matches(words[0], PROGRAMS, 1, _MIN_LIKENESS) if words else ():
-        if shutil.which(words[0]) is None:
-            raise UsageError(f"there is no program {words[0]!r}: did you mean hvdrun {nearest}?")
+    if (
+        words
+        and (nearest := get_close_matches(words[0], PROGRAMS, 1, _MIN_LIKENESS))
+        and shutil.which(words[0]) is None
+    ):
+        raise UsageError(f"there is no program {words[0]!r}: did you mean hvdrun {nearest[0]}?")
     if starts_torchrun(parse(words)[1]):
         raise UsageError(
             "torchrun has to be the first word, as in hvdrun torchrun --nproc-per-node 2 train.py; with --dry-run it "
@@ -209,7 +221,9 @@ def read_foreign(launcher: str, words: Sequence[str]) -> JobSpec | str:
     """
     from hvdrun.cli import horovodrun, torchrun  # noqa: PLC0415 - hvdrun itself does without them
 
-    return torchrun.read_request(words) if launcher == "torchrun" else horovodrun.read_request(words)
+    if launcher == "torchrun":
+        return torchrun.read_request(words)
+    return horovodrun.read_request(words)
 
 
 def run(spec: JobSpec, launch: Launch | None) -> int:
@@ -233,7 +247,9 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         if display.dry_run:
             return print_text(describe(spec))
         if display.output_folder is not None:
-            most = size if elasticity is None else max(size, elasticity.max_size or 0)
+            most = size
+            if elasticity is not None:
+                most = max(size, elasticity.max_size or 0)
             console.keep_output(display.output_folder, most, size)
         if launch is None:
             from hvdrun import job  # noqa: PLC0415 - brings grpc and cryptography
@@ -273,7 +289,8 @@ def print_error(sentence: str, *details: str, with_time: bool) -> None:
         from hvdrun.console.marks import render_time  # noqa: PLC0415 - few ask for it
 
         lines = [f"{render_time(datetime.now().astimezone())}{line}" for line in lines]
-    if sys.stderr is not None:  # None when hvdrun was started with it closed
+    # None when hvdrun was started with it closed.
+    if sys.stderr is not None:
         with suppress(OSError):  # nobody reads it; the exit code is the report
             print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the command line prints
 

@@ -28,17 +28,20 @@ def read_request(words: Sequence[str], environment: Mapping[str, str] = os.envir
     typed, rest = parse(words)
     if any(each.option.acts for each in typed):
         return render_help("hvdrun torchrun [options] SCRIPT [arguments]", ABOUT, [("Options", describe(OPTIONS))])
+
     meant = translate(typed, rest)
     only_shows = meant.given.pop("dry_run", False)
     spec = make_job(meant.given, meant.command, environment, lambda _: meant.nodes * meant.per_node)
     if "hostfile" in meant.given:
         check_slots(spec.workers.hosts, meant.per_node)
+
     has_hosts = spec.remote.allocation is not None or not {"hosts", "hostfile"}.isdisjoint(meant.given)
     if meant.nodes > 1 and not has_hosts:
         raise UsageError(
             f"--nnodes wants hosts, and none is named: name them with -H server1:{meant.per_node},"
             f"server2:{meant.per_node}, and run this command once, on one host."
         )
+
     if only_shows:
         return compose_line(meant.given, meant.command)
     return replace(spec, display=replace(spec.display, remarks=(*meant.remarks, *spec.display.remarks)))
