@@ -52,25 +52,30 @@ def find_slurm(environment: Mapping[str, str]) -> Allocation | None:
     number, listed = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
     if not number or not listed:
         return None
+
     copies = environment.get("SLURM_STEP_NUM_TASKS", "1")
     if copies != "1":
         raise UsageError(
             f"srun has started {copies} hvdruns, each of which would start all workers: start one, without srun or "
             "with srun --ntasks=1."
         )
+
     name = f"Slurm job {number}"
     components = environment.get("SLURM_HET_SIZE", "1")
-    if components != "1":  # the other variables are those of the first component
+    # The other variables are those of the first component.
+    if components != "1":
         raise UsageError(
             f"{name} is heterogeneous, with {components} components, and hvdrun would use the hosts of the first one "
             "alone: name the hosts with -H, or request one component."
         )
+
     hosts = _expand(name, "SLURM_JOB_NODELIST", expand_hosts, environment)
     counts = _expand(name, "SLURM_JOB_CPUS_PER_NODE", expand_counts, environment)
     cpus = dict(zip(hosts, counts, strict=False))
     gpus = read_gpus(_ask_scontrol(number, environment)) or dict.fromkeys(hosts, _count_gpus_here(environment))
     nodes = {host: Node(cpus.get(host, 1), gpus.get(host, 0)) for host in hosts}
     slots = _count_slots(name, nodes, environment)
+
     return Allocation(
         name,
         tuple(Host(host, slots.get(host, 1)) for host in hosts),
@@ -113,7 +118,9 @@ def _count_slots(name: str, nodes: Mapping[str, Node], environment: Mapping[str,
         counts = _expand(name, "SLURM_TASKS_PER_NODE", expand_counts, environment)
         return dict(zip(nodes, counts, strict=False))
     found = {host: node.gpus for host, node in nodes.items()}
-    return found if all(found.values()) else {}
+    if all(found.values()):
+        return found
+    return {}
 
 
 def _expand(
@@ -129,7 +136,9 @@ def _expand(
 def _count_gpus_here(environment: Mapping[str, str]) -> int:
     """The number of GPUs of this host; the others are assumed to have as many."""
     count = environment.get("SLURM_GPUS_ON_NODE", "")
-    return int(count) if count.isdecimal() else 0
+    if count.isdecimal():
+        return int(count)
+    return 0
 
 
 def _ask_scontrol(number: str, environment: Mapping[str, str]) -> str:
