@@ -40,7 +40,9 @@ class Answers:
         """The first failure with a cause; one that follows another worker's end counts only after the job's end."""
         failed = [outcome for outcome in self.delivered if outcome.failed]
         first = next((outcome for outcome in failed if not outcome.follows_another), None)
-        return first or next(iter(failed if self.end is None else ()), None)
+        if first is None and failed and self.end is None:
+            return failed[0]
+        return first
 
     def explain_end(self) -> JobRefusedError | JobEndedError | None:
         """Why the job failed, or never began; None if it runs or has succeeded."""
@@ -227,7 +229,9 @@ class Cluster:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("this hvdrun.Cluster is closed: create another one.")
-            grace = self._request.grace_seconds if grace_seconds is None else grace_seconds
+            if grace_seconds is None:
+                grace_seconds = self._request.grace_seconds
+
             for _ in range(_TRIES):
                 job = self._open()
                 body = pack(
@@ -241,13 +245,14 @@ class Cluster:
                 try:
                     self._number += 1
                     job.send(self._number, body)
-                    answers = collect(job, self.size, grace)
+                    answers = collect(job, self.size, grace_seconds)
                 except BaseException:
                     self._end_job()
                     raise
                 if not isinstance(answers.end, Ended) or answers.end.begun >= self._number:
                     break
                 self._end_job()  # a worker had died before the function: new workers run it
+
             self._begins_anew = answers.has_failed
             if answers.end is not None or len(answers.delivered) < self.size:
                 self._end_job()
@@ -267,7 +272,12 @@ class Cluster:
     def __repr__(self) -> str:
         """The number of workers, and whether they run: `<Cluster of 2 workers, not started>`."""
         job = self._job  # without the lock, which a function that runs holds
-        state = "closed" if self._is_closed else "not started" if job is None or job.is_over else "started"
+        if self._is_closed:
+            state = "closed"
+        elif job is None or job.is_over:
+            state = "not started"
+        else:
+            state = "started"
         return f"<Cluster of {self.size} worker{'' if self.size == 1 else 's'}, {state}>"
 
     def __exit__(
@@ -277,7 +287,8 @@ class Cluster:
 
     def _open(self) -> Job:
         """The job; a new one if there is none, or it has ended."""
-        if self._job is not None and self._job.has_ended():  # a worker has died since the last function
+        # A worker has died since the last function.
+        if self._job is not None and self._job.has_ended():
             self._end_job()
         if self._job is None:
             self._job = self._request.start()

@@ -58,12 +58,14 @@ def run(
     min_num_proc = _rename(min_num_proc, min_np, "min_np", "min_num_proc")
     max_num_proc = _rename(max_num_proc, max_np, "max_np", "max_num_proc")
     network_interfaces = _rename(network_interfaces, network_interface, "network_interface", "network_interfaces")
+
     if hosts is not None and hostfile is not None:
         raise ValueError("Argument hosts and hostfile only allow one provided.")
     if use_gloo and use_mpi:
         raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
     if use_mpi or mpi_args:
         warnings.warn("use_mpi and mpi_args have no effect: the workers use gloo or NCCL.", stacklevel=_HERE - 1)
+
     is_elastic = min_num_proc is not None or host_discovery_script is not None
     given: dict[str, object] = {
         "num_proc": num_proc or 1,
@@ -82,6 +84,7 @@ def run(
         "network_interfaces": _join(network_interfaces),
         "output_filename": output_filename,
     }
+
     try:
         request = Request(given, executable=executable)
     except UsageError as error:
@@ -92,7 +95,10 @@ def run(
         raise RuntimeError(f"{_FAILED}: {error}") from error
     except Exception as error:
         raise RuntimeError(f"{_FAILED}: {type(error).__name__}: {error}") from error
-    return results[: min_num_proc or num_proc or 1] if is_elastic else results
+
+    if is_elastic:
+        return results[: min_num_proc or num_proc or 1]
+    return results
 
 
 def _rename(value: Any, deprecated: Any, old: str, new: str) -> Any:
@@ -106,4 +112,6 @@ def _rename(value: Any, deprecated: Any, old: str, new: str) -> Any:
 
 
 def _join(interfaces: Sequence[str] | str | None) -> str | None:
-    return interfaces if interfaces is None or isinstance(interfaces, str) else ",".join(interfaces)
+    if interfaces is None or isinstance(interfaces, str):
+        return interfaces
+    return ",".join(interfaces)

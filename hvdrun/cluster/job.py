@@ -42,7 +42,9 @@ class Stream:
         self._is_open = not self._inherits
         if self._inherits:
             self.flush()
-            self.writer = 1 if name == "stdout" else 2
+            self.writer = 2
+            if name == "stdout":
+                self.writer = 1
             return
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
@@ -85,7 +87,7 @@ class Stream:
 
 def _is_own_descriptor(name: str) -> bool:
     """The stream is the process' own standard output or error."""
-    stream, number = getattr(sys, name), 1 if name == "stdout" else 2
+    stream, number = getattr(sys, name), {"stdout": 1, "stderr": 2}[name]
     if stream is None or stream is not getattr(sys, f"__{name}__"):
         return False
     try:
@@ -123,6 +125,7 @@ class Job:
         self._owner = os.getpid()
         self.is_over = False
         self._streams: list[Stream] = []
+
         try:
             with ExitStack() as ours, ExitStack() as theirs:
                 for name in ("stdout", "stderr"):
@@ -133,6 +136,7 @@ class Job:
                 self._connection, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 ours.enter_context(self._connection)
                 theirs.enter_context(end)
+
                 numbers = (end.fileno(), self._owner, int(is_watched()))
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "hvdrun.cluster", *map(str, numbers), *words],
@@ -146,6 +150,7 @@ class Job:
                 ours.pop_all()
         except OSError as error:
             raise LaunchError(f"hvdrun's launcher could not be started: {error}") from error
+
         self._connection.setblocking(False)  # noqa: FBT003 - socket's signature
 
     def send(self, number: int, body: Body) -> None:
@@ -181,7 +186,8 @@ class Job:
 
     def close(self) -> None:
         """End the job, if it has not ended, and wait for its launcher; a Ctrl-C while this waits ends it faster."""
-        if os.getpid() != self._owner:  # this is a forked child, which does not own the job
+        # This is a forked child, which does not own the job.
+        if os.getpid() != self._owner:
             self._connection.close()
             return
         if not self.is_over:
@@ -205,11 +211,15 @@ class Job:
             for stream in self._streams:
                 if stream.reader is not None:
                     selector.register(stream.reader, selectors.EVENT_READ, stream)
+
             while True:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                left = None
+                if deadline is not None:
+                    left = max(0.0, deadline - time.monotonic())
                 ready = [key for key, _ in selector.select(left)]
                 if not ready and deadline is not None and time.monotonic() >= deadline:
                     return None
+
                 for key in ready:
                     if isinstance(key.data, Stream):
                         reader = key.fd

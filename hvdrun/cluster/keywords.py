@@ -50,18 +50,21 @@ def make_words(keywords: Mapping[str, object], env: Mapping[str, str] | None = N
     known = list_keywords()
     words: list[str] = []
     seen: dict[str, str] = {}
+
     for name, value in keywords.items():
         if name not in known:
             nearest = get_close_matches(name, [*known, "env"], n=1)
             raise UnknownKeywordError(name, nearest[0] if nearest else None)
         if value is None or value is False:
             continue
+
         option = known[name]
         if seen.setdefault(option.dest, name) != name:
             raise TypeError(f"{seen[option.dest]} and {name} are the same: give only one of them.")
         if not option.takes_value and value is not True:
             raise TypeError(f"{name} takes True or False, not {value!r}.")
         words += _spell(option, value)
+
     for name in check_variables(env or {}):
         words += ["-x", name]
     return words
@@ -82,7 +85,8 @@ def check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
                 f"and its value of type {type(text).__name__}."
             )
         if not name or "=" in name or "\0" in name + text:
-            raise TypeError(f"{_WANTED_ENV}: the variable {name!r} cannot be set.")  # its text may be a secret
+            # Its text may be a secret.
+            raise TypeError(f"{_WANTED_ENV}: the variable {name!r} cannot be set.")
     return env
 
 
@@ -99,7 +103,9 @@ def _name_keywords(sentence: str, given: Iterable[str]) -> str:
 
 def _quote(text: str) -> str:
     """A value as Python has it."""
-    return text if text.isdecimal() or text.startswith("'") else repr(text)
+    if text.isdecimal() or text.startswith("'"):
+        return text
+    return repr(text)
 
 
 def _choose_size(values: Mapping[str, Any]) -> int:
@@ -147,6 +153,7 @@ class Request:
                 "max_restarts starts all workers again, and a function that they run would lose its results: leave it "
                 "out, and call again what has failed."
             )
+
         command = (executable or sys.executable, "-m", MODULE)
         self.environment = {**os.environ, **(env or {})}
         try:
@@ -154,6 +161,7 @@ class Request:
         except HvdrunError as error:
             error.args = (_name_keywords(str(error), given),)
             raise
+
         self.size = spec.workers.size
         self.words = [*([] if "size" in typed else ["-np", str(self.size)]), *words, *command]
         self.is_elastic = spec.is_elastic
@@ -162,7 +170,9 @@ class Request:
 
     def collect_modules(self) -> tuple[Unit, ...]:
         """The program's own modules, if the workers run on other hosts, which may not have them."""
-        return collect_modules() if self._has_other_hosts else ()
+        if self._has_other_hosts:
+            return collect_modules()
+        return ()
 
     def start(self) -> Job:
         """Start the job."""

@@ -126,7 +126,8 @@ def can_be_found(module: ModuleType) -> bool:
     """Another Python with this search path imports the same file under the module's name."""
     file = getattr(module, "__file__", None)
     if file is None or not file.endswith(".py"):
-        return True  # of the interpreter or an extension, which workers have too
+        # Of the interpreter or an extension, which workers have too.
+        return True
     spec = _find_spec(module.__name__)
     if spec is None or spec.origin is None:
         return False
@@ -142,7 +143,9 @@ def _find_spec(name: str) -> ModuleSpec | None:
     path: Sequence[str] | None = None
     if parent:
         spec = _find_spec(parent)
-        path = None if spec is None else spec.submodule_search_locations
+        path = None
+        if spec is not None:
+            path = spec.submodule_search_locations
         if path is None:
             return None
     found = (finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
@@ -171,6 +174,7 @@ def pack(
         )
     if not isinstance(arguments, Iterable) or not isinstance(keywords, Mapping):
         raise TypeError("args is a tuple and kwargs a dictionary: write run(train, args=(2,)) for train(2).")
+
     with SpooledTemporaryFile(INLINE_BYTES, prefix="hvdrun-") as file:
         pickle.dump((list_paths(), begins_anew, is_last, leaves_group, modules), file)
         pickler = _Pickler(file)
@@ -235,12 +239,14 @@ def read_error(delivered: Delivered) -> BaseException:
         return UnsendableError(
             f"rank {delivered.rank}: {text}; return numbers, arrays, text, or another object that can be pickled."
         )
+
     error: BaseException | None = None
     if pickled is not None:
         try:
             error = pickle.loads(pickled)  # noqa: S301 - from an authenticated worker
         except Exception:  # noqa: BLE001 - the object's own code may raise anything
             error = None
+
     if not isinstance(error, Exception):
         error = RemoteError(delivered.rank, kind, text)
     if isinstance(error, ModuleNotFoundError):
@@ -251,7 +257,9 @@ def read_error(delivered: Delivered) -> BaseException:
 
 def _explain_missing(error: ModuleNotFoundError, rank: int) -> None:
     """Add a note with the remedy for a module that this program finds, and a worker does not."""
-    spec = _find_spec(error.name) if error.name else None
+    spec = None
+    if error.name:
+        spec = _find_spec(error.name)
     if spec is not None:
         error.add_note(
             f"Here {error.name} is imported from {spec.origin or 'a folder'}. Install it on the host of rank {rank}; "
