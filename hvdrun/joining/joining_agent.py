@@ -150,7 +150,9 @@ class JoiningAgent:
         began, limit_seconds = now(), self._options.limit_seconds
         while True:
             try:
-                ends = None if limit_seconds is None else max(began + limit_seconds, now() + _ANSWER_SECONDS)
+                ends = None
+                if limit_seconds is not None:
+                    ends = max(began + limit_seconds, now() + _ANSWER_SECONDS)
                 async with asyncio.timeout_at(ends):  # a launcher that is stopped completes the handshake, and no more
                     channel = await self._join()
             except TokenFileError:
@@ -161,11 +163,14 @@ class JoiningAgent:
                 reason = getattr(error, "strerror", None) or str(error) or "no answer"
                 self._wait_for(f"hvdrun at {self._options.place} ({reason})")
             else:
-                ended = channel if isinstance(channel, int) else await self._serve(channel)
+                if isinstance(channel, int):
+                    return channel
+                ended = await self._serve(channel)
                 if ended is not None:
                     return ended
                 began = now()
                 self._wait_for(f"hvdrun at {self._options.place} (its connection ended before the job began)")
+
             if limit_seconds is not None and now() - began >= limit_seconds:
                 self._say(f"no job was there for {limit_seconds:g} s (--join-timeout): start this agent again later.")
                 return TEMPORARY_FAILURE
@@ -193,6 +198,7 @@ class JoiningAgent:
         """
         options = self._options
         token = Token.read(options.token_file)
+
         try:
             channel = await dial(options.place.address, options.place.port, make_client_context(token.authority))
         except ssl.SSLCertVerificationError as error:
@@ -202,6 +208,7 @@ class JoiningAgent:
             if slots and token.has_expired():
                 raise TokenExpiredError(options.place, options.token_file, token) from error
             raise
+
         admitted = False
         late = f"the answer of hvdrun at {options.place}: another agent may have the name {options.host!r}"
         waiting = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self._wait_for, late)
@@ -251,8 +258,12 @@ class JoiningAgent:
             case Ending.RELEASED:
                 channel.transport.close()
                 await channel.closed
-                ended = _SIGNALLED if orders.is_signalled else _RELEASED
-                self._say(ended if self._has_begun else _NOT_NEEDED)
+                if not self._has_begun:
+                    self._say(_NOT_NEEDED)
+                elif orders.is_signalled:
+                    self._say(_SIGNALLED)
+                else:
+                    self._say(_RELEASED)
                 return orders.exit_code
             case Ending.SIGNALLED:
                 self._say(_SIGNALLED)

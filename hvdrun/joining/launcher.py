@@ -62,6 +62,7 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
     place = await in_thread(partial(choose_place, joining))  # it looks a name up
     tasks = BackgroundTasks()
     roster = Roster(spec.limits.lease_seconds, tasks)
+
     with ExitStack() as stack:
         stack.enter_context(keep_signals())
         keys = stack.enter_context(open_keys(joining.token_file, spec.workers.directory, token_hex(_NAME_BYTES)))
@@ -74,6 +75,7 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
                 raise CannotListenError(place, error.strerror or str(error)) from error
             at = Endpoint(find_reachable(place.address), port)
             console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
+
             exit_code = CANNOT_LAUNCH
             try:
                 outcome = await run(roster)
@@ -99,7 +101,10 @@ class JoinedHosts:
     def __init__(self, spec: JobSpec, roster: Roster, notice: Callable[[str], None]) -> None:
         self._spec = spec
         self._size = spec.workers.size
-        self._map_by = MapBy.SLOT if spec.remote.joining is None else spec.remote.joining.map_by
+        if spec.remote.joining is None:
+            self._map_by = MapBy.SLOT
+        else:
+            self._map_by = spec.remote.joining.map_by
         self._roster = roster
         self._notice = notice
 
@@ -135,7 +140,9 @@ class JoinedHosts:
 
     def _choose(self, hosts: tuple[Host, ...]) -> tuple[Host, ...] | None:
         """The hosts that the job keeps; None while it takes others."""
-        return choose_hosts(hosts, self._size) if self._spec.keeps_first_hosts else None
+        if self._spec.keeps_first_hosts:
+            return choose_hosts(hosts, self._size)
+        return None
 
     def _name(self, hosts: tuple[Host, ...]) -> JobSpec:
         """The job with these hosts; none of them is this machine, nor are those that it had before."""
@@ -159,7 +166,9 @@ def choose_place(joining: Joining) -> Endpoint:
     """Where to listen: the value of --bind, else this machine's outward address; all addresses only on request."""
     if joining.bind is None:
         return Endpoint(find_reachable(), FREE_PORT)
-    return Endpoint(ANYWHERE, joining.bind.port) if _hides(joining.bind.address) else joining.bind
+    if _hides(joining.bind.address):
+        return Endpoint(ANYWHERE, joining.bind.port)
+    return joining.bind
 
 
 def _hides(name: str) -> bool:
@@ -197,7 +206,9 @@ def write_line(place: Endpoint | str, path: str) -> str:
 def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
     """A line about the agents that have joined, and the slots that are missing."""
     named = [f"{host.name} ({count_slots(host.slots)})" for host in hosts[:_NAMED]]
-    more = [f"and {len(hosts) - _NAMED} more"] if len(hosts) > _NAMED else []
+    more = []
+    if len(hosts) > _NAMED:
+        more = [f"and {len(hosts) - _NAMED} more"]
     slots = sum(host.slots for host in hosts)
     offered = f"{slots} of {count_slots(size)}" if slots < size else count_slots(slots)
     return f"agents: {', '.join([*named, *more]) or 'none'}; {offered}."

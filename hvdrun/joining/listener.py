@@ -116,6 +116,7 @@ class JoinListener:
                     ssl_shutdown_timeout=LAST_OUTPUT_SECONDS,
                 )
                 join = codec.decode_frame(AgentJoin, await channel.read_frame())
+
             answer = await self._answer(join, channel)
             channel.transport.write(codec.encode_frame(answer))
             admitted = answer.admission is Admission.ACCEPTED
@@ -123,7 +124,8 @@ class JoinListener:
                 channel.transport.close()
                 await asyncio.wait({channel.closed}, timeout=_LAST_WORDS_SECONDS)
         except (OSError, EOFError, RendezvousError):
-            pass  # it has gone, was too slow, or speaks another protocol
+            # It has gone, was too slow, or speaks another protocol.
+            pass
         finally:
             if not admitted:
                 channel.abort()
@@ -140,11 +142,13 @@ class JoinListener:
                 f"it is hvdrun {join.version}, and the job runs with hvdrun {__version__}: install the same on all "
                 "hosts."
             )
-        if join.slots and self._token.has_expired():  # an agent that has joined stays
+        # An agent that has joined stays.
+        if join.slots and self._token.has_expired():
             return _refuse(
                 f"its token expired at {self._token.describe_expiry()}: start the job with a new one "
                 "(`hvdrun token FILE`)."
             )
+
         if (task := asyncio.current_task()) is not None:
             self._strangers.pop(task, None)
         return await self._receive(join, channel)

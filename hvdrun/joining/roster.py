@@ -90,6 +90,7 @@ class Roster:
                 f"{join.host!r} with {count_slots(join.slots)} is no host: give it a name of letters, digits, dots and "
                 f"dashes (--name), and 1 to {MAX_SLOTS_PER_HOST} slots (--slots).",
             )
+
         while not self._refusal and (former := self._agents.get(join.host)) is not None:
             limit_seconds = self._limit(former)
             ends = {former.channel.closed, channel.closed}
@@ -103,6 +104,7 @@ class Roster:
                     "(--name).",
                 )
             await asyncio.sleep(0)
+
         if self._refusal and join.host in self._given_up:
             channel.closed.add_done_callback(lambda _: self._note_return(join.host))
             await self._has_ended.wait()
@@ -110,6 +112,7 @@ class Roster:
             if self._exit_code is None and join.host in self._agents:
                 return AgentAdmitted(Admission.NOT_NEEDED, _COUNTED_ON.format(join.host), TEMPORARY_FAILURE)
             return AgentAdmitted(Admission.NOT_NEEDED, self._refusal, self._exit_code or 0)
+
         channel.keep_alive(self._proof_seconds)
         self._given_up.discard(join.host)
         self._agents[join.host] = _JoinedAgent(Host(join.host, join.slots), channel, join.tunnel)

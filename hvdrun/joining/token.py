@@ -221,6 +221,7 @@ def load_files(path: Path) -> Keys:
     if token.has_expired():
         reason = f"expired at {token.describe_expiry()}"
         raise TokenFileError(path, reason, f"remove it and {key_path.name}, and a new one is created")
+
     try:
         with open_regular(key_path) as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -231,6 +232,7 @@ def load_files(path: Path) -> Keys:
         raise TokenFileError(path, reason, error.strerror or str(error)) from error
     except ValueError as error:
         raise TokenFileError(key_path, "is not a key", "remove it and its token, and new ones are created") from error
+
     if not is_pair:
         reason = f"does not belong to the key in {str(key_path)!r}"
         raise TokenFileError(path, reason, "remove both, and new ones are created")
