@@ -44,7 +44,9 @@ def list_addresses() -> tuple[InterfaceAddress, ...]:
             address = ipaddress.ip_address(entry.address.partition("%")[0])
             if address.is_link_local or address.is_loopback:
                 continue
-            known_speed = speed if 0 < speed < _LARGEST_SPEED else 0
+            known_speed = 0
+            if 0 < speed < _LARGEST_SPEED:
+                known_speed = speed
             found.append(InterfaceAddress(interface, str(address), _count_prefix(entry.netmask, address), known_speed))
     return tuple(found)
 

@@ -81,16 +81,19 @@ def _choose_hosts(connectivity: Connectivity, restriction: Restriction | None) -
     hosts = connectivity.hosts
     if len(hosts) == 1 and restriction is None:
         return {hosts[0]: Chosen(LOOPBACK, "", "the only host: its workers meet on the loopback interface")}
+
     allowed = {
         host: [entry for entry in connectivity.addresses(host) if restriction is None or restriction.allows(entry)]
         for host in hosts
     }
     if lacking := {host: connectivity.addresses(host) for host in hosts if not allowed[host]}:
         raise NoAllowedAddressError(lacking, restriction)
+
     reach = _Reach(connectivity, restriction)
     proven = {host: [entry for entry in allowed[host] if reach.is_complete(host, entry)] for host in hosts}
     if not all(proven.values()):
         raise _explain(connectivity, reach, allowed, [host for host in hosts if not proven[host]])
+
     chosen, network = _find_network(reach, proven)
     limits = f", as {restriction} allows" if restriction is not None else ""
     return {
@@ -108,12 +111,14 @@ class _Reach:
         for prober, proofs in connectivity.proofs.items():
             for proof in proofs:
                 self._milliseconds.setdefault((proof.host, proof.address), {})[prober] = proof.milliseconds
+
         self._probers = {host: connectivity.probers(host) for host in connectivity.found}
         self._positions = {
             (host, entry): position
             for host in connectivity.found
             for position, entry in enumerate(connectivity.addresses(host))
         }
+
         # The class of latency of an interface is that of its fastest address, so that one lost packet decides nothing.
         self._distances: dict[tuple[str, str], int] = {}
         for host, entry in self._positions:
@@ -132,7 +137,9 @@ class _Reach:
 
     def rate(self, host: str, entry: Listening) -> tuple[int, int, int, int, int]:
         """Rate an address, the least is the best: by preference, latency, speed, family, and the order of its host."""
-        wish = self._restriction.rank(entry) if self._restriction is not None else 0
+        wish = 0
+        if self._restriction is not None:
+            wish = self._restriction.rank(entry)
         return (
             wish,
             self._distances.get((host, entry.interface), 0),
@@ -178,7 +185,9 @@ def _find_subnet(entry: Listening) -> ipaddress.IPv4Network | ipaddress.IPv6Netw
 
 
 def _find_family(entry: Listening) -> int:
-    return 6 if ":" in entry.endpoint.address else 4
+    if ":" in entry.endpoint.address:
+        return 6
+    return 4
 
 
 _KINDS: tuple[tuple[Callable[[Listening], Hashable], Callable[[Listening], str]], ...] = (
@@ -258,7 +267,9 @@ def choose_alone(connectivity: Connectivity, restriction: Restriction | None) ->
     outward = _find_outward(connectivity, host)
 
     def rate(entry: Listening) -> tuple[int, bool, int]:
-        wish = restriction.rank(entry) if restriction is not None else 0
+        wish = 0
+        if restriction is not None:
+            wish = restriction.rank(entry)
         return wish, entry.endpoint.address not in outward, -entry.speed
 
     best = min(allowed, key=rate)

@@ -54,7 +54,9 @@ class Connectivity:
 
     def addresses(self, host: str) -> tuple[Listening, ...]:
         """The addresses of a participant, in its order; none if it did not take part."""
-        return self.found[host].addresses if host in self.found else ()
+        if host in self.found:
+            return self.found[host].addresses
+        return ()
 
     def without(self, host: str) -> Self:
         """The same results without this host."""
@@ -82,7 +84,9 @@ def plan_pairs(hosts: Sequence[str], newcomers: frozenset[str] | None = None) ->
     """
     pairs = {(host, LAUNCHER) for host in hosts}
     for index, host in enumerate(hosts):
-        others = hosts if len(hosts) <= ALL_PAIRS_LIMIT else (hosts[0], *_list_neighbours(hosts, index))
+        others = hosts
+        if len(hosts) > ALL_PAIRS_LIMIT:
+            others = (hosts[0], *_list_neighbours(hosts, index))
         pairs.update((host, other) for other in others if other != host)
     return frozenset(pair for pair in pairs if newcomers is None or not newcomers.isdisjoint(pair))
 
@@ -138,6 +142,7 @@ async def check_connectivity(
     pairs = plan_pairs(hosts, frozenset(hosts) - settled.keys())
     concerned = {host for pair in pairs for host in pair}
     hosts = [host for host in hosts if host in concerned]
+
     token = secrets.token_bytes(_TOKEN_BYTES)
     launcher = Participant(token, LAUNCHER)
     try:
@@ -146,6 +151,7 @@ async def check_connectivity(
         own = await launcher.list_addresses()
         answers = await _gather(hosts, receive, Addresses, token, limit_seconds=limit_seconds, task=_LIST)
         found = {host: _keep(answer, settled.get(host)) for host, answer in answers.items()} | {LAUNCHER: own}
+
         targets = {host: _list_targets(host, found, pairs) for host in hosts}
         for host in hosts:
             send(host, ProbePeers(targets[host]))

@@ -121,5 +121,7 @@ def _list_some(facts: Sequence[str], separator: str = ", ") -> str:
     """The first facts, and how many more there are."""
     if not facts:
         return "none"
-    more = [f"and {len(facts) - _NAMED} more"] if len(facts) > _NAMED else []
+    more = []
+    if len(facts) > _NAMED:
+        more = [f"and {len(facts) - _NAMED} more"]
     return separator.join([*facts[:_NAMED], *more])

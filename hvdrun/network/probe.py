@@ -109,7 +109,10 @@ class Listener:
         self._connections.pop(connection, None)
 
     async def _listen(self, address: str) -> Endpoint:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        if ":" in address:
+            family = socket.AF_INET6
+        else:
+            family = socket.AF_INET
         bound = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
         endpoint = Endpoint(address, bound.getsockname()[1])
         identity = Identity(self._token, self._host, endpoint)
