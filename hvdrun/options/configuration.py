@@ -100,7 +100,9 @@ def read_configuration(name: str, *, ignores_unknown: bool = False) -> Configura
     table = _load(name)
     found = Configuration()
     spelled: dict[str, str] = {}
-    for key, node in sorted(table.items(), key=lambda item: item[0] in SECTIONS):  # sections add to the options
+
+    # Sections add to the options.
+    for key, node in sorted(table.items(), key=lambda item: item[0] in SECTIONS):
         option = KEYS.get(key.replace("_", "-"))
         if key in SECTIONS:
             _add_section(found, key, node, name)
@@ -114,6 +116,7 @@ def read_configuration(name: str, *, ignores_unknown: bool = False) -> Configura
             spelled[option.dest] = key
             found.given[option.dest] = _read_value(option, node, name, key)
             found.sources[option.dest] = f"{key} in {node.locate(name)}"
+
     if found.unknown:
         if not ignores_unknown:
             raise found.unknown[0]
@@ -136,7 +139,12 @@ def _load(name: str) -> Mapping[str, Node]:
         raise ConfigurationError(name, "it is no text in UTF-8") from error
     except ValueError as error:
         raise ConfigurationError(name or "''", "no file can have such a name") from error
-    tree = parse_toml(text, name) if path.suffix == ".toml" else parse_yaml(text, name)
+
+    if path.suffix == ".toml":
+        tree = parse_toml(text, name)
+    else:
+        tree = parse_yaml(text, name)
+
     if tree.content is None:
         return {}
     if not isinstance(tree.content, Mapping):
@@ -152,8 +160,10 @@ def _add_section(found: Configuration, section: str, node: Node, name: str) -> N
     found.remarks.extend(meaning.remarks)
     for dest, given in meaning.given.items():
         former = found.given.get(dest)
-        both = isinstance(former, tuple) and isinstance(given, tuple)
-        found.given[dest] = (*former, *given) if both else given  # type: ignore[misc]  # both are tuples
+        if isinstance(former, tuple) and isinstance(given, tuple):
+            found.given[dest] = (*former, *given)
+        else:
+            found.given[dest] = given
         found.sources.setdefault(dest, f"{section} in {node.locate(name)}")
 
 
@@ -180,7 +190,9 @@ def _read_setting(flag: str, key: str, node: Node, name: str) -> Typed:
     if not isinstance(node.content, str):
         raise ConfigurationError(name, f"{key} takes one value", node.line)
     if not BY_FLAG[flag].takes_value:
-        return _type(flag if _read_switch(key, node, name) else _OFF.get(flag, f"--no-{flag[2:]}"))
+        if _read_switch(key, node, name):
+            return _type(flag)
+        return _type(_OFF.get(flag, f"--no-{flag[2:]}"))
     try:
         BY_FLAG[flag].read(node.content, flag)
     except BadValueError as error:
@@ -242,11 +254,17 @@ def _read_value(option: Option, node: Node, name: str, key: str) -> RawValues:
 
 def _read_words(option: Option, node: Node, name: str, key: str) -> str | tuple[str, ...]:
     """The words that would follow the flag once."""
-    items = (node,) if option.words == 1 else node.content if isinstance(node.content, tuple) else ()
+    items: tuple[Node, ...] = ()
+    if option.words == 1:
+        items = (node,)
+    elif isinstance(node.content, tuple):
+        items = node.content
     words = tuple(item.content for item in items if isinstance(item.content, str))
     if len(words) != option.words or len(items) != option.words:
         raise ConfigurationError(name, f"{key} takes {option.wanted}", node.line)
-    return words[0] if option.words == 1 else words
+    if option.words == 1:
+        return words[0]
+    return words
 
 
 def write_configuration(path: Path, given: Mapping[str, RawValues], command: tuple[str, ...] = ()) -> None:
@@ -258,6 +276,7 @@ def write_configuration(path: Path, given: Mapping[str, RawValues], command: tup
     names: dict[str, str] = {}
     for key, option in KEYS.items():
         names.setdefault(option.dest, key)
+
     table: dict[str, RawValues] = {}
     for option in OPTIONS:
         value = given.get(option.dest)
@@ -265,7 +284,12 @@ def write_configuration(path: Path, given: Mapping[str, RawValues], command: tup
             table[names[option.dest]] = value
     if command:
         table[COMMAND] = command
-    text = render_toml(table, str(path)) if path.suffix == ".toml" else render_yaml(table)
+
+    if path.suffix == ".toml":
+        text = render_toml(table, str(path))
+    else:
+        text = render_yaml(table)
+
     try:
         _write_private(path, text.encode())
     except OSError as error:

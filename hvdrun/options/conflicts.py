@@ -27,6 +27,7 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
         UsageError: the options contradict each other.
     """
     _check_restarts(values)
+
     is_sized = values["min_size"] is None and values["script"] is None
     if is_sized and values["max_restarts"]:
         _refuse(
@@ -44,11 +45,13 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
             "its hosts with --host-discovery-script.",
         )
         return None
+
     if values["map_by"] is MapBy.NODE:
         raise UsageError(
             "-map-by node divides a fixed number of workers among the hosts, and an elastic job has no fixed number: "
             "leave it out."
         )
+
     if values["script"] is None:
         _refuse(values, ("slots_per_host",), "{} is for hosts that --host-discovery-script names, which is not given.")
     else:
@@ -63,6 +66,7 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
             "{} adds slots to hosts that stay the same; with --host-discovery-script let the script name more slots, "
             "or give --slots-per-host.",
         )
+
     return _fill(values, min_size=values["min_size"] or values["size"])
 
 
@@ -79,6 +83,7 @@ def _check_restarts(values: Mapping[str, Any]) -> None:
             "{} needs a worker that lasts as long as the job, and this job may replace its workers: let the program "
             "read a file.",
         )
+
     if not values["max_restarts"]:
         _refuse(
             values,
@@ -114,7 +119,9 @@ def find_idle(values: Mapping[str, Any]) -> Mapping[str, str]:
     """The given options that have no effect in such a job, by dest, each with its flag."""
     if values["script"] is not None:
         return {}
-    idle = ELASTIC if values["min_size"] is None else ("slots_per_host",)
+    idle = ELASTIC
+    if values["min_size"] is not None:
+        idle = ("slots_per_host",)
     return {dest: _flag(dest) for dest in idle if dest in values["typed"]}
 
 
@@ -129,6 +136,7 @@ def choose_joining(values: Mapping[str, Any]) -> Joining | None:
         if values["rsh"]:
             _refuse(values, _SSH, "{} is for hvdrun's own SSH, and --rsh replaces that: write it into --rsh's command.")
         return None
+
     _refuse(
         values,
         _NAMED_HOSTS,

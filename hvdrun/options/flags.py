@@ -47,8 +47,12 @@ def explain_unknown(flag: str) -> UnknownOptionError:
     if remedy is None and flag.startswith("--"):
         from hvdrun.options.horovodrun import BY_FLAG as OF_HOROVODRUN  # noqa: PLC0415 - only for an unknown flag
 
-        remedy = _OF_HOROVODRUN if flag in OF_HOROVODRUN else None
-    return UnknownOptionError(flag, suggest_option(flag)) if remedy is None else UnknownOptionError(flag, None, remedy)
+        remedy = None
+        if flag in OF_HOROVODRUN:
+            remedy = _OF_HOROVODRUN
+    if remedy is None:
+        return UnknownOptionError(flag, suggest_option(flag))
+    return UnknownOptionError(flag, None, remedy)
 
 
 def suggest_option(word: str) -> str | None:
@@ -63,7 +67,9 @@ def suggest_option(word: str) -> str | None:
         if is_value and not flag.startswith("--"):
             return f"{flag} {rest}"
     score, flag = max((_measure_likeness(word, flag), flag) for flag in BY_FLAG)
-    return flag if score >= _MIN_LIKENESS else None
+    if score >= _MIN_LIKENESS:
+        return flag
+    return None
 
 
 def _measure_likeness(word: str, flag: str) -> float:

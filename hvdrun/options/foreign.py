@@ -37,7 +37,9 @@ class ForeignOption(Option):
 
     def give(self, values: tuple[str, ...]) -> RawValue | None:
         """The value that these words give to the option of hvdrun."""
-        return Option.give(self, values) if self.meaning is None else self.meaning(*values)
+        if self.meaning is None:
+            return Option.give(self, values)
+        return self.meaning(*values)
 
 
 def parse_decimal(text: str, *, most: float = sys.float_info.max) -> float:
@@ -118,17 +120,24 @@ def find_option(word: str, known: Mapping[str, ForeignOption], listing: str) -> 
     typed = split_flag(word, known)
     if typed is not None:
         return typed
+
     short = word[:_SHORT_FLAG]
     if short in known and known[short].takes_value and not word.startswith("--"):
         return Typed(known[short], short, (word[_SHORT_FLAG:],))
+
     flag, equals, value = word.partition("=")
-    longer = sorted(each for each in known if each.startswith(flag)) if flag.startswith("--") else []
+    longer = []
+    if flag.startswith("--"):
+        longer = sorted(each for each in known if each.startswith(flag))
     if len({known[each].flags for each in longer}) == 1:
         return Typed(known[longer[0]], longer[0], (value,) if equals else ())
     if longer:
         raise UsageError(f"{flag} could be {', '.join(longer[:-1])} or {longer[-1]}: write more of it.")
+
     remedy = find_remedy(flag)
-    nearest = None if remedy else next(iter(get_close_matches(flag, known, 1, _MIN_LIKENESS)), None)
+    nearest = None
+    if not remedy:
+        nearest = next(iter(get_close_matches(flag, known, 1, _MIN_LIKENESS)), None)
     raise UnknownOptionError(flag, nearest, remedy or listing)
 
 
@@ -142,7 +151,8 @@ def translate(typed: Iterable[Typed], known: Mapping[str, ForeignOption]) -> Tra
     flags: dict[str, dict[str, None]] = {}  # by reason; each flag once, in order
     for each in typed:
         option = known[each.flag]
-        if option.reason or option.meaning is not None:  # hvdrun reads the values of the others
+        # hvdrun reads the values of the others.
+        if option.reason or option.meaning is not None:
             for text in each.values:
                 option.read(text, each.flag)
         if option.reason:

@@ -73,9 +73,12 @@ def parse_bind(text: str) -> Endpoint:
     match = _PLACE.fullmatch(text)
     if match is None:
         raise ValueError(text)
-    port = 0 if int(match["port"] or 0) == 0 else parse_port(match["port"])
+    port = 0
+    if int(match["port"] or 0) != 0:
+        port = parse_port(match["port"])
     address = match["name"]
-    if address is not None and address.isdecimal():  # a port alone, which is no address
+    # A port alone, which is no address.
+    if address is not None and address.isdecimal():
         raise ValueError(text)
     if address is not None:
         address.encode("idna")  # raises a UnicodeError, as a look-up would: a label is empty, or too long

@@ -29,7 +29,9 @@ class Node:
 
     def locate(self, name: str) -> str:
         """How errors call its place in the file of this name."""
-        return name if self.line is None else f"{name}, line {self.line}"
+        if self.line is None:
+            return name
+        return f"{name}, line {self.line}"
 
 
 class ConfigurationError(UsageError):
@@ -82,16 +84,22 @@ def parse_yaml(text: str, name: str) -> Node:
         raise ConfigurationError(
             name, "PyYAML is needed to read it: install pyyaml, or write the file in TOML, as job.toml"
         ) from error
+
     try:
         root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
+        line = None
+        if error.problem_mark:
+            line = error.problem_mark.line + 1
         raise ConfigurationError(name, f"this is no YAML: {error.problem or error}", line) from error
     except yaml.YAMLError as error:
         raise ConfigurationError(name, f"this is no YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise ConfigurationError(name, _TOO_DEEP) from error
-    return Node(None) if root is None else _convert_yaml(root, name, _DEEPEST, itertools.count())
+
+    if root is None:
+        return Node(None)
+    return _convert_yaml(root, name, _DEEPEST, itertools.count())
 
 
 def _convert_toml(value: object) -> Node:
@@ -112,11 +120,13 @@ def _convert_yaml(node: Any, name: str, depth: int, counter: Iterator[int]) -> N
         raise ConfigurationError(name, _TOO_DEEP, line)
     if next(counter) >= _MOST_VALUES:
         raise ConfigurationError(name, f"aliases (*name) give it more than {_MOST_VALUES} values", line)
+
     if node.id == "scalar":
         _check_text(node.value, name, line)
         return Node(None if node.tag == "tag:yaml.org,2002:null" else node.value, line)
     if node.id == "sequence":
         return Node(tuple(_convert_yaml(item, name, depth - 1, counter) for item in node.value), line)
+
     table: dict[str, Node] = {}
     for key, item in node.value:
         place = key.start_mark.line + 1

@@ -64,7 +64,9 @@ class Option:
     @property
     def metavar(self) -> str:
         """The placeholder of the value in help pages; "" for a switch."""
-        return "" if self.kind is None else self.kind.metavar
+        if self.kind is None:
+            return ""
+        return self.kind.metavar
 
     @property
     def wanted(self) -> str:
@@ -72,18 +74,24 @@ class Option:
         if self.kind is None:
             return ""
         example = self.kind.example
-        return f"{self.kind.wanted}, as in {self.flags[0]} {example}" if example else self.kind.wanted
+        if example:
+            return f"{self.kind.wanted}, as in {self.flags[0]} {example}"
+        return self.kind.wanted
 
     @property
     def arity(self) -> int:
         """How many words follow the flag."""
-        return self.words if self.takes_value else 0
+        if self.takes_value:
+            return self.words
+        return 0
 
     def give(self, values: tuple[str, ...]) -> RawValue | None:
         """The value that the words after one flag give: True of a switch, else the word or the words."""
         if not self.takes_value:
             return True
-        return values[0] if self.words == 1 else values
+        if self.words == 1:
+            return values[0]
+        return values
 
     def read(self, text: str, source: str) -> object:
         """Read one word of the option's value.

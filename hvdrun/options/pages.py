@@ -55,7 +55,9 @@ def _explain(option: Option) -> str:
         [f"or ${option.environment}"] if option.environment else []
     )
     text = ", ".join(sources)
-    return f"{option.help} {text[0].upper()}{text[1:]}." if text else option.help
+    if text:
+        return f"{option.help} {text[0].upper()}{text[1:]}."
+    return option.help
 
 
 def render_help(usage: str, about: str, sections: Iterable[tuple[str, Rows]]) -> str:

@@ -68,7 +68,10 @@ class Program:
         Raises:
             BadValueError: a value cannot be read.
         """
-        rows = (*self.options, self.argument) if self.argument else self.options
+        if self.argument:
+            rows = (*self.options, self.argument)
+        else:
+            rows = self.options
         texts = {row: given.get(row.dest, row.default) for row in rows if not row.acts}
         return {row.dest: None if text is None else row.read(str(text), row.flags[0]) for row, text in texts.items()}
 

@@ -73,7 +73,9 @@ def make_job(
     if values["write_config"] is not None:
         from hvdrun.options.configuration import write_configuration  # noqa: PLC0415 - few jobs write one
 
-        of_elastic_jobs = set(ELASTIC) - values["typed"] if spec.limits.elasticity is None else ()
+        of_elastic_jobs = ()
+        if spec.limits.elasticity is None:
+            of_elastic_jobs = set(ELASTIC) - values["typed"]
         write_configuration(values["write_config"], _leave_out(of_elastic_jobs, resolved.given), command)
     return spec
 
@@ -116,8 +118,12 @@ def _choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str]
     """
     if values["wait_for_agents"] or any(values[dest] is not None for dest in ("hosts", "hostfile", "script")):
         return None
-    found = None if JOB in environment else find_allocation(environment, is_elastic=values["min_size"] is not None)
-    return None if found is None else found.fit(values["size"])
+    found = None
+    if JOB not in environment:
+        found = find_allocation(environment, is_elastic=values["min_size"] is not None)
+    if found is None:
+        return None
+    return found.fit(values["size"])
 
 
 def _make_spec(
@@ -146,9 +152,13 @@ def _make_spec(
         listed = HostList(allocation.hosts, {})
     else:
         listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=values["size"])
+
     lease_seconds = values["lease_seconds"] or _choose_lease(elasticity)
     interfaces = tuple(dict.fromkeys(name for names in values["interfaces"] for name in names))
-    described = () if allocation is None else (allocation.describe(),)
+    described: tuple[str, ...] = ()
+    if allocation is not None:
+        described = (allocation.describe(),)
+
     return JobSpec(
         _make_workers(values, command, own, listed),
         fill(Limits, values, lease_seconds=lease_seconds, elasticity=elasticity),
@@ -172,7 +182,9 @@ def _make_spec(
 def _choose_lease(elasticity: Elasticity | None) -> float:
     if elasticity is None:
         return DEFAULT_LEASE_SECONDS
-    return RESTART_LEASE_SECONDS if elasticity.restarts.limit else ELASTIC_LEASE_SECONDS
+    if elasticity.restarts.limit:
+        return RESTART_LEASE_SECONDS
+    return ELASTIC_LEASE_SECONDS
 
 
 def _make_workers(
@@ -219,12 +231,14 @@ _SIZES = frozenset({"-np", "-n", "--num-proc", "--np"})
 def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
     """The command line with -np: for a bare number, for all slots of the given hosts, or for two workers."""
     size, start = 2, read_words(words, find_option)[1]
-    if words[start : start + 1] and words[start].isdecimal():  # as in `hvdrun 4 python train.py`
+    # As in `hvdrun 4 python train.py`.
+    if words[start : start + 1] and words[start].isdecimal():
         size, words = int(words[start]), [*words[:start], *words[start + 1 :]]
     elif values["hosts"] is not None or values["hostfile"] is not None:
         listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=size)
         size = sum(host.slots for host in listed.hosts)
-    else:  # perhaps behind the command, as in `hvdrun python train.py -np 4`
+    else:
+        # Perhaps behind the command, as in `hvdrun python train.py -np 4`.
         pairs = enumerate(zip(words[start:], words[start + 1 :], strict=False), start)
         behind = next((at for at, (flag, number) in pairs if flag in _SIZES and number.isdecimal()), None)
         if behind is not None:

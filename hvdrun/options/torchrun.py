@@ -54,7 +54,9 @@ def parse_workers(text: str) -> int | Device:
     Raises:
         ValueError: the text is neither.
     """
-    return Device(text) if text in set(Device) else parse_integer(text)
+    if text in set(Device):
+        return Device(text)
+    return parse_integer(text)
 
 
 def parse_nodes(text: str) -> tuple[int, int]:
@@ -218,7 +220,9 @@ def count_workers(asked: int | Device, count_gpus: Callable[[], int]) -> int:
         return asked
     if asked is Device.XPU:
         raise UsageError("--nproc-per-node xpu needs a count of XPUs, which hvdrun does not have: give the number.")
-    gpus = 0 if asked is Device.CPU else count_gpus()
+    gpus = 0
+    if asked is not Device.CPU:
+        gpus = count_gpus()
     if asked is Device.GPU and not gpus:
         raise UsageError("--nproc-per-node gpu counts the GPUs of this machine, which has none: give the number.")
     return gpus or len(os.sched_getaffinity(0))
@@ -239,7 +243,9 @@ def compose_command(meant: dict[str, RawValues], words: tuple[str, ...]) -> tupl
         raise UsageError("--module and --no-python exclude each other: give only one of them.")
     if is_program:
         return words
-    return ("python", "-m", *words) if is_module else ("python", *words)
+    if is_module:
+        return ("python", "-m", *words)
+    return ("python", *words)
 
 
 def _refuse(typed: Typed) -> None:
@@ -270,7 +276,9 @@ def _choose_files(meant: dict[str, RawValues]) -> list[str]:
         return []
     if folder is not None:
         return [explain_no_effect(["--log-dir"], _NO_FILES)]
-    return [explain_no_effect(asking, _NO_FOLDER)] if asking else []
+    if asking:
+        return [explain_no_effect(asking, _NO_FOLDER)]
+    return []
 
 
 def _choose_binding(meant: dict[str, RawValues]) -> list[str]:

@@ -42,19 +42,25 @@ def resolve(
     Raises:
         UsageError: a value cannot be read.
     """
-    named = {} if sources is None else sources
+    if sources is None:
+        sources = {}
+
     has_hosts = not _SOURCES_OF_HOSTS.isdisjoint(typed)
     kept = {dest: value for dest, value in filed.items() if not (has_hosts and dest in _SOURCES_OF_HOSTS)}
     asked = {**kept, **typed}
     if isinstance(before := filed.get(_ADDED), tuple) and isinstance(after := typed.get(_ADDED), tuple):
         asked[_ADDED] = (*before, *after)
+
     values: dict[str, Any] = {"typed": frozenset(asked)}
     given = dict(asked)
     for option in OPTIONS:
         if option.acts:
             continue
         dest = option.dest
-        source = option.flags[0] if dest in typed else named.get(dest, option.flags[0])
+        if dest in typed:
+            source = option.flags[0]
+        else:
+            source = sources.get(dest, option.flags[0])
         if dest not in given and option.environment and (text := environment.get(option.environment)):
             given[dest], source = text, f"${option.environment}"
         values[dest] = _read(option, given.get(dest), source)
@@ -67,13 +73,22 @@ def _read(option: Option, given: RawValues | None, source: str) -> object:
         return bool(given) is not option.switches_off
 
     def read(value: object) -> object:
-        return tuple(map(read, value)) if isinstance(value, tuple) else option.read(str(value), source)
+        if isinstance(value, tuple):
+            return tuple(map(read, value))
+        return option.read(str(value), source)
 
     if option.repeats:
-        return tuple(read(value) for value in given) if isinstance(given, tuple) else ()
+        if isinstance(given, tuple):
+            return tuple(read(value) for value in given)
+        return ()
     if given is None and option.default is not None:
-        given = option.default if option.words == 1 else tuple(option.default.split())
-    return None if given is None else read(given)
+        if option.words == 1:
+            given = option.default
+        else:
+            given = tuple(option.default.split())
+    if given is None:
+        return None
+    return read(given)
 
 
 def fill(part: type[Part], values: Mapping[str, Any], **others: object) -> Part:

@@ -61,6 +61,7 @@ def read_words(words: Sequence[str], find: Callable[[str], Typed]) -> tuple[list
             return found, index + 1
         if word == "-" or not word.startswith("-"):
             break
+
         option, flag, values = find(word)
         if len(values) > option.arity:
             raise UsageError(f"{flag} takes no value.")
@@ -78,7 +79,9 @@ def gather(typed: Iterable[Typed]) -> dict[str, RawValues]:
     for option, _, values in typed:
         value, former = option.give(values), given.get(option.dest)
         if option.repeats and not isinstance(value, bool | None):
-            given[option.dest] = (*(former if isinstance(former, tuple) else ()), value)
+            if not isinstance(former, tuple):
+                former = ()
+            given[option.dest] = (*former, value)
         elif value is not None:
             given[option.dest] = value
     return given
@@ -87,7 +90,9 @@ def gather(typed: Iterable[Typed]) -> dict[str, RawValues]:
 def split_flag(word: str, known: Mapping[str, Option]) -> Typed | None:
     """Read `--flag` or `--flag=value`; None for a flag that is not among the known ones."""
     flag, equals, value = word.partition("=")
-    return Typed(known[flag], flag, (value,) if equals else ()) if flag in known else None
+    if flag in known:
+        return Typed(known[flag], flag, (value,) if equals else ())
+    return None
 
 
 def find_remedy(flag: str) -> str | None:
