@@ -88,7 +88,9 @@ class Binder:
 
     def __init__(self, bind_to: BindTo, system: Path = SYSTEM) -> None:
         self._bind_to = bind_to
-        self._topology = () if bind_to is BindTo.NONE else read_topology(os.sched_getaffinity(0), system)
+        self._topology: tuple[Cpu, ...] = ()
+        if bind_to is not BindTo.NONE:
+            self._topology = read_topology(os.sched_getaffinity(0), system)
 
     def bind(self, pid: int, local_rank: int) -> None:
         """Bind a process that has one thread so far; threads that it starts later inherit the binding.
@@ -128,7 +130,9 @@ class Binder:
     def describe(self, local_rank: int) -> str:
         """The CPUs of a worker for a log line, as `, bound to CPUs 0-3`; "" for a worker that is not bound."""
         cpus = choose_cpus(self._topology, self._bind_to, local_rank)
-        return "" if cpus is None else f", bound to CPU{'' if len(cpus) == 1 else 's'} {describe_cpus(cpus)}"
+        if cpus is None:
+            return ""
+        return f", bound to CPU{'' if len(cpus) == 1 else 's'} {describe_cpus(cpus)}"
 
 
 def describe_cpus(cpus: AbstractSet[int]) -> str:
@@ -144,7 +148,8 @@ def describe_cpus(cpus: AbstractSet[int]) -> str:
 
 def _find_core(number: int, system: Path) -> int:
     topology = system / "cpu" / f"cpu{number}" / "topology"
-    for name in ("core_cpus_list", "thread_siblings_list"):  # kernels before 5.4 have the second name
+    # Kernels before 5.4 have the second name.
+    for name in ("core_cpus_list", "thread_siblings_list"):
         if siblings := parse_cpus(_read(topology / name)):
             return min(siblings)
     return number
@@ -152,7 +157,9 @@ def _find_core(number: int, system: Path) -> int:
 
 def _find_socket(number: int, system: Path) -> int:
     text = _read(system / "cpu" / f"cpu{number}" / "topology" / "physical_package_id")
-    return int(text) if text.isdecimal() else 0
+    if text.isdecimal():
+        return int(text)
+    return 0
 
 
 def _read(path: Path) -> str:

@@ -53,7 +53,8 @@ class AgentFolder:
             self._unlock()
             raise
         except OSError:
-            pass  # a file system without locks, where no agent takes it for an orphan
+            # A file system without locks, where no agent takes it for an orphan.
+            pass
         try:
             hidden.rename(self.path)
         except OSError:
@@ -86,7 +87,8 @@ def choose_folder(environment: Mapping[str, str]) -> Path:
     for place in places:
         if len(os.fsencode(place / name)) <= _PATH_LIMIT and os.access(place, os.W_OK | os.X_OK):
             return place / name
-    return last / name  # the name cannot be guessed, and `create` fails where it exists
+    # The name cannot be guessed, and `create` fails where it exists.
+    return last / name
 
 
 def remove_orphans(environment: Mapping[str, str]) -> None:
@@ -115,7 +117,9 @@ def _hold_orphans(environment: Mapping[str, str]) -> Iterator[Path]:
 
 def _list_places(environment: Mapping[str, str]) -> list[Path]:
     around = environment.get(SOCKET)
-    inner = [] if around is None else [Path(around).parent]
+    inner = []
+    if around is not None:
+        inner = [Path(around).parent]
     return [*inner, Path(tempfile.gettempdir()), Path("/tmp")]  # noqa: S108 - the last resort
 
 

@@ -98,7 +98,9 @@ def name_origin(environment: Mapping[str, str]) -> str | None:
 def name_job(environment: Mapping[str, str]) -> str:
     """A new name for a job of this process, which has this environment: inside a worker it is below the worker's."""
     around, token = name_origin(environment), os.urandom(_TOKEN_BYTES).hex()
-    return f"{around}/{token}" if around else token
+    if around:
+        return f"{around}/{token}"
+    return token
 
 
 def name_agent_origin(job: str, host: str) -> str:
@@ -139,7 +141,9 @@ def cut_worker_origin(origin: str | None, agent_origin: str) -> str:
 def find_own_start() -> int:
     """When this process was started; all processes that it starts are younger."""
     own = look(os.getpid())
-    return 0 if own is None else own.started
+    if own is None:
+        return 0
+    return own.started
 
 
 def comes_from(process: Process, origin: str, since: int = 0) -> bool:
@@ -196,7 +200,10 @@ class KillLoop:
             if time.monotonic() >= self._spare_until or not is_resource_tracker(process):
                 kill(process, signal.SIGKILL)
         self._looks += 1
-        self._clean = self._clean + 1 if found is not None and not found else 0
+        if found is not None and not found:
+            self._clean += 1
+        else:
+            self._clean = 0
 
 
 def is_resource_tracker(process: Process) -> bool:

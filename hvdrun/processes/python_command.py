@@ -29,7 +29,9 @@ class PythonCommand:
 
 def find_interpreter(command: tuple[str, ...]) -> str | None:
     """The Python that the command starts; None when it starts another program."""
-    return command[0] if _INTERPRETER.fullmatch(command[0].rpartition("/")[2]) else None
+    if _INTERPRETER.fullmatch(command[0].rpartition("/")[2]):
+        return command[0]
+    return None
 
 
 def parse(command: tuple[str, ...]) -> PythonCommand | None:
@@ -55,7 +57,9 @@ def list_sources(command: PythonCommand) -> tuple[str, ...]:
 def find_early_variable(source: bytes) -> str | None:
     """A variable in the script that libraries read when they are loaded; None when there is none."""
     match = _EARLY_IN_SCRIPT.search(source)
-    return None if match is None else match[0].decode().strip("\"'")
+    if match is None:
+        return None
+    return match[0].decode().strip("\"'")
 
 
 def wants_torch(source: bytes) -> bool:

@@ -101,9 +101,11 @@ class Reaper:
         except OSError:  # no descriptor is left for a look; workers that end free some
             self._to_kill |= to_kill
             found = None
+
         if found is not None:
             for origin in set(to_kill.values()) - self._ended.keys():
                 KillLoop(REAP_SECONDS, CLEAN_LOOKS).kill(found[origin])
+
         for origin, ended in tuple(self._ended.items()):
             ended.loop.kill(None if found is None else found[origin])
             if ended.loop.is_done:
@@ -119,12 +121,15 @@ class Reaper:
 
     def _find_origin(self, process: Process, sessions: dict[int, str], to_kill: dict[int, str]) -> str:
         """The origin of the worker to which a process belongs, by its pid, its session or its environment."""
-        if process.pid in to_kill:  # a worker leads no session yet right after its fork
+        # A worker leads no session yet right after its fork.
+        if process.pid in to_kill:
             return to_kill[process.pid]
         if process.session in sessions:
             return sessions[process.session]
-        if process.session in self._lives:  # no process can enter the session of another worker
+        # No process can enter the session of another worker.
+        if process.session in self._lives:
             return ""
-        if process.started < self._began:  # before this agent: its environment need not be read
+        # Before this agent: its environment need not be read.
+        if process.started < self._began:
             return ""
         return processes.cut_worker_origin(processes.read_origin(process), self._origin)

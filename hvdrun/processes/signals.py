@@ -31,7 +31,9 @@ class StopRequests:
     def __init__(self, parent: int) -> None:
         self.count = 0
         self._codes: set[int] = set()
-        self._echo_seconds = _ECHO_SECONDS if parent <= _FIRST_PROCESS else 0.0
+        self._echo_seconds = 0.0
+        if parent <= _FIRST_PROCESS:
+            self._echo_seconds = _ECHO_SECONDS
         self._echoes_until = 0.0
 
     def note(self, code: int) -> bool:
@@ -100,6 +102,7 @@ def answer_signals(
     loop = asyncio.get_running_loop()
     former = {number: signal.getsignal(number) for number in _ANSWERED}
     answered = [number for number, handler in former.items() if handler is not signal.SIG_IGN]
+
     for number in answered:
         if number is signal.SIGUSR2:
             _answer(number, notice)
@@ -109,6 +112,7 @@ def answer_signals(
             _answer(number, suspend, number)
         else:
             _answer(number, stop, SIGNAL_OFFSET + number, f"received {number.name}")
+
     try:
         yield
     finally:

@@ -42,7 +42,9 @@ class Watchdog:
         warn: Callable[[str], None] = lambda _: None,
         children: Children | None = None,
     ) -> None:
-        self._arguments = (origin,) if folder is None else (origin, str(folder), str(hide(folder)))
+        self._arguments: tuple[str, ...] = (origin,)
+        if folder is not None:
+            self._arguments = (origin, str(folder), str(hide(folder)))
         self._has_agent = folder is not None
         self._silence_seconds = silence_seconds
         self._sessions: dict[int, int] = {}
@@ -54,7 +56,9 @@ class Watchdog:
     @property
     def pid(self) -> int | None:
         """The watchdog's pid; None while there is none."""
-        return None if self._process is None else self._process.pid
+        if self._process is None:
+            return None
+        return self._process.pid
 
     def owns(self, pid: int) -> bool:
         """Whether this process is the watchdog."""
@@ -75,11 +79,15 @@ class Watchdog:
             start_new_session=True,
             cwd="/",
         )
+
         if self._process.stdin is not None:
             os.set_blocking(self._process.stdin.fileno(), False)
         if self._children is not None:
             self._children.watch(self._process.pid, lambda _: self.replace())
-        agent = processes.look(os.getpid()) if self._has_agent else None
+
+        agent = None
+        if self._has_agent:
+            agent = processes.look(os.getpid())
         if agent is not None:
             self._send(f"agent {agent.pid} {agent.started}")
         if self._silence_seconds is not None:
@@ -88,7 +96,9 @@ class Watchdog:
     def add(self, pid: int) -> None:
         """Report a process that was started and leads the session `pid`."""
         process = processes.look(pid)
-        self._sessions[pid] = 0 if process is None else process.started
+        self._sessions[pid] = 0
+        if process is not None:
+            self._sessions[pid] = process.started
         self._send(f"session {pid} {self._sessions[pid]}")
 
     def remove(self, pid: int) -> None:
@@ -128,7 +138,8 @@ class Watchdog:
             try:
                 os.write(self._process.stdin.fileno(), f"{line}\n".encode())  # the whole line, or nothing
             except BrokenPipeError:
-                pass  # it was killed, and is replaced soon
+                # It was killed, and is replaced soon.
+                pass
             except BlockingIOError:
                 os.kill(self._process.pid, signal.SIGKILL)  # it is stopped, and its pipe is full
 

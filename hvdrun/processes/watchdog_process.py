@@ -48,8 +48,10 @@ _CHUNK_BYTES = 65_536
 
 def main() -> None:
     """Watch until the agent is killed, and clean up."""
-    for number in _FOR_THE_AGENT:  # a scheduler signals all processes
+    # A scheduler signals all processes.
+    for number in _FOR_THE_AGENT:
         signal.signal(number, signal.SIG_IGN)
+
     origin, *folders = sys.argv[1:]
     tree = ProcessTree(origin)
     loop = WatchLoop(tree)
@@ -66,6 +68,7 @@ def main() -> None:
                 tree.sessions.pop(int(pid), None)
             case _:
                 pass
+
     clear(tree)
     for folder in folders:
         shutil.rmtree(Path(folder), ignore_errors=True)
@@ -93,7 +96,8 @@ class ProcessTree:
         if self.agent is None or not self.has_agent():
             return
         seen = {process.pid: process.started for process in processes.descendants(self.agent[0])}
-        if self.has_agent():  # else another process may have got its pid
+        # Else another process may have got its pid.
+        if self.has_agent():
             before = {pid: started for pid, started in self._seen.items() if _lives(pid, started)}
             self._seen = before | seen
 
@@ -104,8 +108,13 @@ class ProcessTree:
         was only seen below the agent is no member while the agent lives: the agent has just closed the pipe then.
         """
         others = {process.pid: process for process in processes.running() if process.pid != os.getpid()}
-        seen = {} if self.has_agent() else self._seen
-        since = 0 if self.agent is None else self.agent[1]
+        seen = {}
+        if not self.has_agent():
+            seen = self._seen
+        since = 0
+        if self.agent is not None:
+            since = self.agent[1]
+
         found = {
             process.pid
             for process in others.values()
@@ -113,6 +122,7 @@ class ProcessTree:
             or is_in_one_of(self.sessions, process)
             or processes.comes_from(process, self._origin, since)
         }
+
         children = defaultdict(list)
         for process in others.values():
             children[process.parent].append(process.pid)
