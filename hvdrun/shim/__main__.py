@@ -40,15 +40,19 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     if asked.force and not asked.install:
         parser.error("--force belongs to --install")
+
     site, scripts = Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("scripts"))
     try:
         if asked.path:
             report = str(FOLDER)
+        elif asked.install:
+            report = install(site, scripts, force=asked.force)
         else:
-            report = install(site, scripts, force=asked.force) if asked.install else uninstall(site, scripts)
+            report = uninstall(site, scripts)
     except ShimError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+
     sys.stdout.write(f"{report}\n")
     return 0
 
@@ -64,11 +68,13 @@ def install(site: Path, scripts: Path, *, force: bool) -> str:
             f"Horovod itself is installed ({where}), and `import horovod` means that: uninstall it, or put hvdrun's in "
             "front with --force. Under hvdrun, --horovod-shim on does it for one job."
         )
+
     install_command(scripts, force=force)
     path = site / NAME
     line = f"import sys; sys.path.insert(0, {str(FOLDER)!r})\n" if force else f"{FOLDER}\n"
     if path.is_file() and path.read_text(encoding="utf-8") == line:
         return f"`import horovod` means hvdrun's already: {path} was there; {scripts / COMMAND} was written."
+
     try:
         path.write_text(line, encoding="utf-8")
     except OSError as error:
@@ -145,7 +151,8 @@ def find_installed() -> str | None:
     if spec is not None and spec.origin is not None:
         return spec.origin
     try:
-        return f"version {version('horovod')}"  # an editable installation
+        # An editable installation.
+        return f"version {version('horovod')}"
     except PackageNotFoundError:
         return None
 

@@ -37,8 +37,10 @@ def prepend_shim(environment: Mapping[bytes, bytes], folder: bytes = os.fsencode
     entries = changed.get(_SEARCH, b"").split(_BETWEEN)
     own = _BETWEEN.join(entry for entry in entries if entry != folder)
     if mode != os.fsencode(ShimMode.OFF):
-        changed[_SEARCH] = folder + _BETWEEN + own if own else folder  # an empty entry would mean the working directory
+        # An empty entry would mean the working directory.
+        changed[_SEARCH] = folder + _BETWEEN + own if own else folder
     elif folder in entries:
         changed.pop(_SEARCH)
-        changed.update({_SEARCH: own} if own else {})
+        if own:
+            changed[_SEARCH] = own
     return changed

@@ -27,10 +27,12 @@ def _find_installed() -> "ModuleSpec | None":
     rest = [entry for entry in sys.path if not _is_shim(entry)]
     for finder in sys.meta_path:
         if not hasattr(finder, "find_spec"):
-            continue  # as older Pythons let finders be
+            # As older Pythons let finders be.
+            continue
         spec = finder.find_spec(__name__, rest if finder is PathFinder else None)
         if spec is None or spec.loader is None or spec.origin is None:
-            continue  # nothing, or a mere folder of that name
+            # Nothing, or a mere folder of that name.
+            continue
         if not _is_shim(os.path.dirname(os.path.dirname(spec.origin))):  # noqa: PTH120 - strings
             return spec
     return None

@@ -160,7 +160,9 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """
     numbers = []
     for version in (ver, target):
-        match = _VERSION.match(version) if isinstance(version, str) else None
+        match = None
+        if isinstance(version, str):
+            match = _VERSION.match(version)
         if match is None:
             raise ValueError(f"{version!r} is no version such as '2.1.0'")
         numbers.append([int(part) for part in match[0].split(".")])
@@ -185,6 +187,8 @@ def get_average_backwards_compatibility_fun(reduce_ops: ReduceOps) -> Callable[[
         if average is None:
             return reduce_ops.Average
         warn("Parameter `average` has been replaced with `op`", DeprecationWarning, stacklevel=3)
-        return reduce_ops.Average if average else reduce_ops.Sum
+        if average:
+            return reduce_ops.Average
+        return reduce_ops.Sum
 
     return choose
