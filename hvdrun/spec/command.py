@@ -40,8 +40,13 @@ class LookupContext:
 
     def places(self) -> tuple[str, ...]:
         """The directories in which it looks for a bare name."""
-        path = os.defpath if self.search_path is None else self.search_path
-        return tuple(dict.fromkeys(place or "." for place in path.split(os.pathsep))) if path else ()
+        if self.search_path is None:
+            path = os.defpath
+        else:
+            path = self.search_path
+        if path:
+            return tuple(dict.fromkeys(place or "." for place in path.split(os.pathsep)))
+        return ()
 
 
 def resolve_command(command: tuple[str, ...], context: LookupContext) -> tuple[str, ...]:
@@ -107,7 +112,9 @@ def find_script(command: tuple[str, ...]) -> str | None:
     if not _is_python(command):
         return None
     found = _find_program(command)
-    return None if found == _STDIN else found
+    if found == _STDIN:
+        return None
+    return found
 
 
 def reads_program(command: tuple[str, ...]) -> bool:
@@ -199,9 +206,13 @@ def _suggest_local_file(name: str, context: LookupContext) -> str | None:
     """A suggestion for a bare name, which is not searched in the working directory."""
     path = context.directory / name
     if name.endswith(".py"):
-        similar = None if is_file(path) else suggest_similar(name, context.directory)
+        similar = None
+        if not is_file(path):
+            similar = suggest_similar(name, context.directory)
         return suggest_interpreter(similar or name)
-    return f"./{name}" if is_file(path) and os.access(path, os.X_OK) else None
+    if is_file(path) and os.access(path, os.X_OK):
+        return f"./{name}"
+    return None
 
 
 def _suggest_words(name: str, context: LookupContext) -> str | None:

@@ -44,7 +44,10 @@ def choose_environment(
         prefixed: a shell command on that host (--remote-prefix) sets the search paths.
         forwarded: variables for all hosts, which override the others.
     """
-    environment = _choose_for_another(own, prefixed=prefixed) if remote else _choose_for_this(own)
+    if remote:
+        environment = _choose_for_another(own, prefixed=prefixed)
+    else:
+        environment = _choose_for_this(own)
     environment |= forwarded or {}
     for name, value in _DEFAULTS.items():
         environment.setdefault(name, value)
@@ -68,7 +71,9 @@ def _choose_for_this(own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 def _choose_for_another(own: Mapping[bytes, bytes], *, prefixed: bool) -> dict[bytes, bytes]:
     """The variables that all hosts need alike, if hvdrun has them."""
-    names = (*(() if prefixed else ALWAYS), *_DEFAULTS, THREADS, CHECK_REPLICAS, _CPUS_PER_TASK)
+    names = (*_DEFAULTS, THREADS, CHECK_REPLICAS, _CPUS_PER_TASK)
+    if not prefixed:
+        names = (*ALWAYS, *names)
     return {name: own[name] for name in names if name in own}
 
 

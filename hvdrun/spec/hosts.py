@@ -122,6 +122,7 @@ def _parse_line(content: str) -> _Entry:
             _parse_slots(match["value"], word)
         else:
             raise HostSyntaxError(word, "after a host only slots=n is understood, once, as in server1 slots=4")
+
     entry = _parse_host(place)
     if slots is None:
         return entry
@@ -137,14 +138,21 @@ def _parse_host(piece: str, default: int = 1, *, least: int = 1) -> _Entry:
     """
     if not piece:
         raise HostSyntaxError(piece, f"it is empty; {_FORM}, with single commas between hosts")
+
     user, at, place = piece.rpartition("@")
     if at and _USER.fullmatch(user) is None:
         reason = (
             "before the @ stands a user's name, as in me@server1:4; an unusual one can be the User in ~/.ssh/config"
         )
         raise HostSyntaxError(piece, reason)
-    name, slots = _parse_bracketed(place, piece) if place.startswith("[") else _parse_place(place, piece)
-    count = default if slots is None else _parse_slots(slots, piece, least)
+
+    if place.startswith("["):
+        name, slots = _parse_bracketed(place, piece)
+    else:
+        name, slots = _parse_place(place, piece)
+    count = default
+    if slots is not None:
+        count = _parse_slots(slots, piece, least)
     return _Entry(name, count, user if at else None)
 
 

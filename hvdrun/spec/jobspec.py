@@ -56,6 +56,7 @@ class Workers:
             raise UsageError("there is no command to run: put it last, as in hvdrun -np 2 python train.py.")
         if not self.command[0]:
             raise UsageError("the command is empty: put a program there, as in hvdrun -np 2 python train.py.")
+
         if self.size < 1:
             raise UsageError(f"a job has at least one worker: {self.size} are impossible.")
         if self.stdin_rank is not None and self.stdin_rank >= self.size:
@@ -65,9 +66,11 @@ class Workers:
                 f"{self.command[0]} reads its program from standard input, which the workers do not get: name a "
                 "script, or let one worker read it with --stdin 0."
             )
+
         names = [host.name for host in self.hosts]
         if len(set(names)) != len(names):
             raise UsageError(f"a host is listed twice in {', '.join(names)}: give its slots together.")
+
         if not self.directory.is_absolute():
             raise UsageError(f"the working directory {str(self.directory)!r} is not an absolute path.")
 
@@ -144,7 +147,9 @@ class JobSpec:
     def usable_hosts(self) -> tuple[Host, ...]:
         """The hosts that get workers, or may get some later, each with the slots for them."""
         workers = self.workers
-        return workers.hosts if self.is_elastic else take_slots(workers.hosts, workers.size)
+        if self.is_elastic:
+            return workers.hosts
+        return take_slots(workers.hosts, workers.size)
 
     @property
     def continues_in_place(self) -> bool:
@@ -159,7 +164,10 @@ class JobSpec:
             TooFewSlotsError: they do not; only the hosts of a script can.
         """
         workers, elasticity = self.workers, self.limits.elasticity
-        most = workers.size if elasticity is None else elasticity.max_size or UNBOUNDED
+        if elasticity is None:
+            most = workers.size
+        else:
+            most = elasticity.max_size or UNBOUNDED
         return place(workers.hosts, workers.size, most)
 
     def is_remote(self, host: str) -> bool:
@@ -168,7 +176,9 @@ class JobSpec:
 
     def command_on(self, host: str) -> tuple[str, ...]:
         """What the workers of this host execute."""
-        return self.remote.command if self.is_remote(host) else self.workers.command
+        if self.is_remote(host):
+            return self.remote.command
+        return self.workers.command
 
     @property
     def variables(self) -> Mapping[bytes, bytes]:
@@ -177,7 +187,9 @@ class JobSpec:
         named = ((BACKEND, workers.backend), (CHECKPOINT, workers.checkpoint))
         chosen = {os.fsencode(name): os.fsencode(value) for name, value in named if value is not None}
         elasticity = self.limits.elasticity
-        limit = 0 if elasticity is None else elasticity.restarts.limit
+        limit: int | None = 0
+        if elasticity is not None:
+            limit = elasticity.restarts.limit
         mode = {ELASTIC: "1" if self.continues_in_place else "0", **torch_job_environment(limit)}
         own = {os.fsencode(name): os.fsencode(value) for name, value in mode.items()}
         # PWD may be of hvdrun's own folder, and on another host it is the login's home.
@@ -192,6 +204,7 @@ class JobSpec:
             "lease_seconds": limits.lease_seconds,
             "grace_seconds": limits.grace_seconds,
         }
+
         if elasticity is None:
             return Policy.static(self.workers.size, **seconds)
         return Policy.elastic(

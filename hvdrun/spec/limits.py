@@ -50,6 +50,7 @@ class Elasticity:
                 f"--max-np {self.max_size} does not fit -np {size}: the job starts with -np workers, and grows to "
                 "--max-np."
             )
+
         timeout_seconds = self.recovery.elastic_timeout_seconds
         if not (math.isfinite(timeout_seconds) and timeout_seconds >= lease_seconds):
             raise UsageError(

@@ -19,8 +19,13 @@ class MapBy(StrEnum):
 
 def map_workers(hosts: Sequence[Host], size: int, map_by: MapBy, *, oversubscribe: bool) -> tuple[Host, ...]:
     """The hosts with the slots that a job of `size` workers uses; unchanged if they are too few."""
-    offered = raise_slots(hosts, size) if oversubscribe else tuple(hosts)
-    return spread(offered, size) if map_by is MapBy.NODE else offered
+    if oversubscribe:
+        offered = raise_slots(hosts, size)
+    else:
+        offered = tuple(hosts)
+    if map_by is MapBy.NODE:
+        return spread(offered, size)
+    return offered
 
 
 def spread(hosts: Sequence[Host], size: int) -> tuple[Host, ...]:

@@ -27,12 +27,16 @@ def names_a_secret(name: str) -> bool:
 
 def redact_value(name: str, value: str) -> str:
     """The value without secrets: nothing of a secret, and of an address all but its password."""
-    return REDACTED if value and names_a_secret(name) else redact_text(value)
+    if value and names_a_secret(name):
+        return REDACTED
+    return redact_text(value)
 
 
 def redact_text(text: str) -> str:
     """A text without private keys, and without passwords in addresses."""
-    return REDACTED if _PEM_KEY in text else _PASSWORD_IN_ADDRESS.sub(rf"\g<user>:{REDACTED}@", text)
+    if _PEM_KEY in text:
+        return REDACTED
+    return _PASSWORD_IN_ADDRESS.sub(rf"\g<user>:{REDACTED}@", text)
 
 
 def redact_script(text: str) -> str:
@@ -40,7 +44,9 @@ def redact_script(text: str) -> str:
 
     def redact(match: re.Match[str]) -> str:
         name, sign = match["name"] or match["flag"], match["sign"] or match["gap"]
-        return f"{name}{sign}{REDACTED}" if names_a_secret(name) else match[0]
+        if names_a_secret(name):
+            return f"{name}{sign}{REDACTED}"
+        return match[0]
 
     return redact_text(_SET_IN_SCRIPT.sub(redact, text))
 
@@ -64,4 +70,5 @@ def _redact_words(words: Sequence[str]) -> Iterator[str]:
         else:
             yield redact_script(word)
         is_announced = is_flag and not equals and (names_a_secret(word) or word == program_flag)
-        program_flag = program_flag if is_flag else _PASSWORD_FLAGS.get(word.rpartition("/")[2])
+        if not is_flag:
+            program_flag = _PASSWORD_FLAGS.get(word.rpartition("/")[2])

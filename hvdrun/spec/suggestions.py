@@ -13,7 +13,9 @@ _BUILT_IN = frozenset({".", "cd", "eval", "exec", "export", "module", "set", "so
 
 def suggest_interpreter(name: str) -> str | None:
     """Python, for a script that was given as a program."""
-    return f"python {name}" if name.endswith(".py") else None
+    if name.endswith(".py"):
+        return f"python {name}"
+    return None
 
 
 def suggest_similar(name: str, directory: Path) -> str | None:
@@ -24,7 +26,9 @@ def suggest_similar(name: str, directory: Path) -> str | None:
     except OSError:
         return None
     nearest = get_close_matches(last, names, 1)
-    return str(Path(folder, nearest[0])) if nearest else None
+    if nearest:
+        return str(Path(folder, nearest[0]))
+    return None
 
 
 def suggest_words(name: str, is_program: Callable[[str], bool]) -> str | None:
@@ -37,4 +41,6 @@ def suggest_words(name: str, is_program: Callable[[str], bool]) -> str | None:
         return None
     if words[0] in _BUILT_IN or "=" in words[0] or _OF_A_SHELL.search(name):
         return f"sh -c {shlex.quote(name)}"
-    return f"{name} without the quotes" if is_program(words[0]) else None
+    if is_program(words[0]):
+        return f"{name} without the quotes"
+    return None
