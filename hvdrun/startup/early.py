@@ -45,7 +45,9 @@ class _OwnFinder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path
-        return PathFinder.find_spec(fullname, [_ROOT], target) if fullname in _NAMES else None
+        if fullname in _NAMES:
+            return PathFinder.find_spec(fullname, [_ROOT], target)
+        return None
 
 
 def prefer_own_packages() -> None:

@@ -51,7 +51,9 @@ def find_fault(directory: Path) -> str | None:
         return "is no folder" if error.errno == errno.ENOTDIR else f"cannot be used ({error.strerror})"
     if not stat.S_ISDIR(mode):
         return "is no folder"
-    return None if os.access(directory, os.X_OK) else "may not be entered by this user"
+    if os.access(directory, os.X_OK):
+        return None
+    return "may not be entered by this user"
 
 
 def find_closed(path: Path) -> str | None:
