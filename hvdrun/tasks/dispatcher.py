@@ -35,6 +35,7 @@ class Dispatcher:
         self.ready = 0
         self._connection = connection
         self._program = program
+
         self._task: RunTask | None = None
         self._is_over = False
         self._changed = asyncio.Event()
@@ -43,6 +44,7 @@ class Dispatcher:
         self._written: set[tuple[Worker, int]] = set()
         self._waiting: deque[Message] = deque()  # for the program to read the earlier ones
         self._has_sent_all = asyncio.Event()
+
         self._rank_of: Callable[[Worker], int] = lambda _: 0
         self._stop: Callable[[int, str], None] = lambda _code, _reason: None
         self._is_ending: Callable[[], bool] = lambda: False
@@ -119,7 +121,9 @@ class Dispatcher:
             if characters > _MOST_TAIL_CHARACTERS:
                 break
             lines.appendleft(line)
-        for held in self._held.values():  # of a host that was lost before its output came
+
+        # Of a host that was lost before its output came.
+        for held in self._held.values():
             self._send(held)
         self._send(
             Ended(
@@ -132,6 +136,7 @@ class Dispatcher:
                 self._begun,
             )
         )
+
         with suppress(TimeoutError):  # the program may be suspended
             async with asyncio.timeout(_END_SECONDS):
                 await self._has_sent_all.wait()
@@ -144,6 +149,7 @@ class Dispatcher:
         except OSError as error:
             self._end_job(f"a function cannot be received: {error.strerror}")
             return
+
         match message:
             case RunTask():
                 self._take_task(message)
@@ -152,6 +158,7 @@ class Dispatcher:
             case _:
                 self._end_job(_PROGRAM_ENDED)
                 return
+
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

@@ -69,11 +69,15 @@ async def collect(pieces: AsyncIterator[bytes], size: int) -> Body | None:
     """
     if size <= INLINE_BYTES:
         data = b"".join([piece async for piece in pieces])
-        return Body(data) if len(data) == size else None
+        if len(data) == size:
+            return Body(data)
+        return None
     with TemporaryFile(prefix="hvdrun-") as file:
         async for piece in pieces:
             file.write(piece)
-        return Body.of(file) if file.tell() == size else None
+        if file.tell() == size:
+            return Body.of(file)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +148,12 @@ def send(connection: socket.socket, message: Message) -> None:
         BlockingIOError: the other side has to read first; the body stays open.
         OSError: the other side has closed the connection.
     """
-    body = message.body if isinstance(message, RunTask | Delivered) else None
-    descriptors = [] if body is None or body.descriptor is None else [body.descriptor]
+    body = None
+    if isinstance(message, RunTask | Delivered):
+        body = message.body
+    descriptors = []
+    if not (body is None or body.descriptor is None):
+        descriptors = [body.descriptor]
     socket.send_fds(connection, [pickle.dumps(message)], descriptors)
     if body is not None:
         body.close()
@@ -167,7 +175,8 @@ def receive(connection: socket.socket) -> Message | None:
     message: Message = pickle.loads(data)  # noqa: S301 - from our own child, or our own parent
     if not isinstance(message, RunTask | Delivered) or message.body.data is not None:
         return message
-    if not descriptors:  # the kernel closes a descriptor for which this process has no number
+    # The kernel closes a descriptor for which this process has no number.
+    if not descriptors:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     os.set_inheritable(descriptors[0], False)  # noqa: FBT003 - os.set_inheritable's signature
     return replace(message, body=Body(None, descriptors[0]))
