@@ -67,12 +67,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             "`async def` run in pytest's own process. Remove the marker.",
             pytrace=False,
         )
+
     if getattr(item.obj, "is_hypothesis_test", False):
         pytest.fail(
             "@given would draw other values on each rank of a test with @pytest.mark.hvdrun: remove the marker, and "
             "give the drawn values to all ranks in the test: cluster.run(check, (drawn,)) with an hvdrun.Cluster.",
             pytrace=False,
         )
+
     if item.config.option.trace:
         pytest.fail(
             "--trace does not work on the ranks of a test: put breakpoint() at the test's beginning.", pytrace=False
@@ -90,7 +92,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Show a failure as the rank saw it, without the frames of hvdrun."""
     report = yield
     result = item.stash.get(_RESULT, None)
-    if result is not None and call.when == "call" and call.excinfo is not None:  # other phases run in pytest's process
+    # Other phases run in pytest's process.
+    if result is not None and call.when == "call" and call.excinfo is not None:
         result.complete(report)
     return report
 

@@ -57,7 +57,9 @@ class Call:
         steps = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
         own = [step for step in steps if self._code is not None and step[0] == self._code.co_filename]
         found = (own or steps)[-1:]
-        return Place(*found[0]) if found else None
+        if found:
+            return Place(*found[0])
+        return None
 
     @contextmanager
     def _catch_frame(self, frames: list[FrameType]) -> Iterator[None]:
@@ -208,7 +210,9 @@ def run_test(function: Callable[..., object], arguments: Mapping[str, Any], styl
     call = Call(function)
     with warnings.catch_warnings(record=True) as caught, pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("always")
-        own = {"monkeypatch": patch} if "monkeypatch" in signature(function).parameters else {}
+        own = {}
+        if "monkeypatch" in signature(function).parameters:
+            own = {"monkeypatch": patch}
         try:
             with (
                 explains_assertions(style.explanations),
@@ -221,6 +225,7 @@ def run_test(function: Callable[..., object], arguments: Mapping[str, Any], styl
         except BaseException as error:  # noqa: BLE001 - reported to pytest
             describe(report, error, call, style)
         report.warned = [Warned(str(each.message), each.category, each.filename, each.lineno) for each in caught]
+
     if report.outcome in {RankOutcome.FAILED, RankOutcome.EXITED}:
         raise RankFailedError(report)
     return report
@@ -231,12 +236,19 @@ def describe(report: RankReport, error: BaseException, call: Call, style: Style)
     report.outcome = _OUTCOMES.get(type(error), RankOutcome.FAILED)
     report.place = call.find_place(error)
     info = pytest.ExceptionInfo.from_exception(error)
-    report.summary = str(error) if report.outcome in _SHOWN_BY_TEXT else info.exconly(tryshort=True)
+    if report.outcome in _SHOWN_BY_TEXT:
+        report.summary = str(error)
+    else:
+        report.summary = info.exconly(tryshort=True)
+
     shown = info.getrepr(
         style=style.traceback, showlocals=style.shows_locals, tbfilter=hide_own_frames if style.is_short else False
     )
-    report.shown = shown if can_be_pickled(shown) else str(shown)
+    report.shown = shown
+    if not can_be_pickled(shown):
+        report.shown = str(shown)
     report.error = pack_error(error)
+
     if style.uses_pdb and report.outcome is RankOutcome.FAILED:
         report.was_debugged = True
         refusal = open_pdb(report, style.terminal, f"{shown}", info.tb)

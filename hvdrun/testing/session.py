@@ -61,6 +61,7 @@ class GroupResult:
         places = "\n".join(
             f"rank {each.rank} {describe_place(each)}" for each in sorted(self.reports, key=lambda each: each.rank)
         )
+
         if self.error is not None:
             report.longrepr = "".join(format_exception_only(self.error)) + places
         elif self.first is None:
@@ -100,7 +101,9 @@ def decide(reports: Sequence[RankReport], size: int) -> RankReport | None:
         if found is not None:
             return found
     skipped = [report for report in reports if report.outcome is RankOutcome.SKIPPED]
-    return skipped[0] if len(skipped) == size else None
+    if len(skipped) == size:
+        return skipped[0]
+    return None
 
 
 def make_error(report: RankReport) -> BaseException:
@@ -177,7 +180,10 @@ class RankedSession:
         cluster = self._find_cluster(marker)
         arguments = collect_arguments(item)
         is_debugged = self._style.uses_pdb and self._style.terminal is not None
-        grace_seconds = _DEBUGGING_SECONDS if is_debugged else _GRACE_SECONDS
+        grace_seconds = _GRACE_SECONDS
+        if is_debugged:
+            grace_seconds = _DEBUGGING_SECONDS
+
         reason: str | None = None
         # By value: a module that the ranks import has no explanations of assertions.
         cloudpickle.register_pickle_by_value(item.module)
@@ -189,6 +195,7 @@ class RankedSession:
             reason = explain_unsendable(item, arguments) or str(error)
         finally:
             cloudpickle.unregister_pickle_by_value(item.module)
+
         if reason is not None:
             pytest.fail(f"the test cannot run on other ranks: {reason}", pytrace=False)
         return make_result(answers, cluster.size)
@@ -267,6 +274,7 @@ def make_result(answers: Answers, size: int) -> GroupResult:
     reports: list[RankReport] = []
     causes: list[RankReport] = []
     error: BaseException | None = None
+
     with closing(answers):
         for outcome in answers.delivered:
             found = read_error(outcome) if outcome.failed else read_result(outcome)
@@ -278,6 +286,7 @@ def make_result(answers: Answers, size: int) -> GroupResult:
             reports.append(found)
             if not outcome.follows_another:
                 causes.append(found)
+
     first = decide(causes, size)
     if first is None or first.outcome is not RankOutcome.FAILED:
         error = error or answers.explain_end()  # a dead worker decides over the failures that follow from it
