@@ -79,10 +79,14 @@ class ChildTransport(ShellTransport):
 
     @property
     def _stderr_tail(self) -> bytes:
-        return b"" if self._errors is None else self._errors.read()
+        if self._errors is None:
+            return b""
+        return self._errors.read()
 
     async def _wait_exit(self) -> int:
-        return -1 if self._process is None else await self._process.wait()
+        if self._process is None:
+            return -1
+        return await self._process.wait()
 
     async def _start(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._errors = OutputTail()
@@ -106,12 +110,16 @@ class ChildTransport(ShellTransport):
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
                 # The process' own send_signal may reap it first: asyncio then never learns its exit code.
-                (os.killpg if group else os.kill)(self._process.pid, number)
+                if group:
+                    os.killpg(self._process.pid, number)
+                else:
+                    os.kill(self._process.pid, number)
 
     async def _end(self, limits: Sequence[tuple[float, signal.Signals]], *, group: bool) -> None:
         """End the child's input and wait for its end; after each limit, in seconds, it gets the next signal."""
         if self._process is None or self._errors is None:
             return
+
         if self._writer is not None:
             self._writer.close()
         for seconds, number in limits:
@@ -121,6 +129,7 @@ class ChildTransport(ShellTransport):
                 break
             except TimeoutError:
                 self._signal(number, group=group)
+
         try:
             async with asyncio.timeout(_TERMINATE_SECONDS):
                 await self._discard_output()
@@ -161,7 +170,8 @@ class LocalTransport(ChildTransport):
     async def close(self) -> None:
         """End the agent; see `Transport`."""
         await self._end([(CLOSE_SECONDS, signal.SIGKILL)], group=False)
-        if self._process is not None and self._process.returncode:  # its watchdog may have been killed too
+        # Its watchdog may have been killed too.
+        if self._process is not None and self._process.returncode:
             remove_orphans(os.environ)
 
 

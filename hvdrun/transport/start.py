@@ -76,14 +76,17 @@ class RemoteAgent:
             parts.append(f"p=$(printf '{_write_octal(self.prefix)}')")
             failed = f"printf '{_write_octal(_PREFIX_MARK.decode())}%s\\n' $s >&2; exit {_PREFIX_FAILED}"
             parts.append(f'eval "$p" </dev/null || {{ s=$?; {failed}; }}')
-        if self.directory is not None:  # the wrapper may name files of the folder
+        # The wrapper may name files of the folder.
+        if self.directory is not None:
             check = "cd" if self.wrapper else "[ -d"
             end = "" if self.wrapper else " ]"
             parts.append(f"{check} \"$(printf '{_write_octal(self.directory)}')\"{end} || exit {_DIRECTORY_MISSING}")
+
         mark = _write_octal(MARK.decode())
         begin = f"printf '{mark}' >&2; printf '{mark}'"
         run = f"exec {word} -P -m hvdrun.agent"
-        if self.wrapper:  # so that what the wrapper prints is skipped too
+        # So that what the wrapper prints is skipped too.
+        if self.wrapper:
             run = f"exec {shlex.join(self.wrapper)} sh -c {shlex.quote(f'{begin}; {run}')}"
         parts += [run] if self.wrapper else [begin, run]
         return "; ".join(parts).encode(errors="surrogateescape") + b"\n"
@@ -98,9 +101,11 @@ class RemoteAgent:
         exit_code: of the shell or the interpreter; negative if there is none.
         errors: the end of standard error. before: the output before the mark. way: the program that ran the shell.
         """
-        if self.prefix is not None and (status := _STATUS.search(errors)):  # its trap may have printed more
+        # Its trap may have printed more.
+        if self.prefix is not None and (status := _STATUS.search(errors)):
             said = last_line(errors[: status.start()]) or last_line(errors[status.end() :])
             return RemotePrefixError(host, self.prefix, int(status[1]), said)
+
         before_mark, mark, after_mark = errors.rpartition(MARK)
         said = last_line(after_mark) or last_line(before_mark) or last_line(before)
         if exit_code == _DIRECTORY_MISSING and self.directory is not None and not mark:
@@ -114,7 +119,8 @@ class RemoteAgent:
         if b"Unknown option: -P" in after_mark:
             return PythonTooOldError(host, self.python)
         how = f"exit code {exit_code}" if exit_code >= 0 else "it ended without an exit code"
-        if exit_code == 0 and not mark:  # as of a shell that reads nothing
+        # As of a shell that reads nothing.
+        if exit_code == 0 and not mark:
             how = f"{how}: its command must pass standard input on"
         remedy = f"Run {self.python} -m hvdrun --version there to see why" if mark else advise_to_try(way)
         if exit_code == 1 and after_mark.strip() and len(after_mark.strip().splitlines()) == 1:
@@ -155,7 +161,9 @@ def last_words(errors: bytes) -> str:
 def add_last_words(how: str, errors: bytes) -> str:
     """How an agent ended, with its last words."""
     last = last_words(errors)
-    return f"{how}: {last}" if last else how
+    if last:
+        return f"{how}: {last}"
+    return how
 
 
 def _write_octal(text: str) -> str:

@@ -76,7 +76,9 @@ class StreamTransport:
             self._writer.write(data)
 
     async def _read(self) -> bytes:
-        return b"" if self._reader is None else await self._reader.read(_CHUNK_BYTES)
+        if self._reader is None:
+            return b""
+        return await self._reader.read(_CHUNK_BYTES)
 
     async def _read_to_end(self) -> None:
         while await self._read():

@@ -60,6 +60,7 @@ class HostCertificate:
             self._certificate.verify_cert_signature()
         except (InvalidSignature, ValueError) as error:
             raise BadCertificateError("its signature is wrong") from error
+
         if self._certificate.type is not SSHCertificateType.HOST:
             raise BadCertificateError("it is for a user, not for a host")
         if now < self._certificate.valid_after:
@@ -68,6 +69,7 @@ class HostCertificate:
             raise BadCertificateError(f"it has expired at {_show_time(self._certificate.valid_before)}")
         if self._certificate.critical_options:
             raise BadCertificateError("it has critical options, and none is defined for hosts")
+
         principals = [principal.decode(errors="replace") for principal in self._certificate.valid_principals]
         if principals and name not in principals:
             raise BadCertificateError(f"it is for {', '.join(principals)}, not for {name}")

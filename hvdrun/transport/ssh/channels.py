@@ -119,7 +119,8 @@ class ForwardedChannel:
         """Wake the thread when the socket is ready; the channel wakes the thread by its event and its condition."""
         wants_input = not self._outward.pending and not self._outward.has_ended
         events = (select.POLLIN if wants_input else 0) | (select.POLLOUT if self._inward.pending else 0)
-        if events:  # poll reports a hang-up even where no event is wanted
+        # Poll reports a hang-up even where no event is wanted.
+        if events:
             ready.register(self._end, events)
 
     def work(self) -> bool:
@@ -140,13 +141,16 @@ class ForwardedChannel:
         with suppress(OSError):  # the other end has closed
             self._end.shutdown(socket.SHUT_WR)
         self.was_cut = self._is_broken or not self._channel.eof_received
-        if not self._is_broken:  # after our close the remote side may report an exit code that is not the command's
+        # After our close the remote side may report an exit code that is not the command's.
+        if not self._is_broken:
             self.exit_code = self._channel.exit_status
         with suppress(RuntimeError):  # the loop has closed
             self._loop.call_soon_threadsafe(self._closed.set_result, None)
 
     def _send(self, data: bytes) -> int:
-        sent = 0 if self._channel.closed else self._channel.send(data)
+        sent = 0
+        if not self._channel.closed:
+            sent = self._channel.send(data)
         return sent or len(data)  # 0: the channel has ended, and the rest is lost
 
 

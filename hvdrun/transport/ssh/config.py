@@ -95,22 +95,29 @@ class SshConfig:
         if which("ssh") is None:
             _refuse(host, (own, _SYSTEM), "is not installed here; install OpenSSH's client")
             return _default(host, user, port)
-        if not has_account():  # the machine's file always comes with ssh, and does not count
+        # The machine's file always comes with ssh, and does not count.
+        if not has_account():
             reason = f"needs an account, and the password database has none with the number {os.getuid()}; add one"
             _refuse(host, (own,), reason)
             return _default(host, user, port)
+
         # -T: ssh looks for no terminal.
         words = [sys.executable, "-ISc", _LIMITER, str(math.ceil(LIMIT_SECONDS + _CLOSE_SECONDS)), "ssh", "-G", "-T"]
-        words += ["-l", user] if user is not None else []
-        words += ["-p", str(port)] if port is not None else []
+        if user is not None:
+            words += ["-l", user]
+        if port is not None:
+            words += ["-p", str(port)]
         with closing(OutputFile()) as errors:
             code, output = self._run(host, [*words, "--", host], errors)
+
         settings: dict[str, list[str]] = {}
         for line in os.fsdecode(output).split("\n"):
             keyword, _, value = line.partition(" ")
             if keyword in _USED:
                 settings.setdefault(keyword, []).append(value)
-        if code != 0 or "hostname" not in settings:  # another program may be called ssh
+
+        # Another program may be called ssh.
+        if code != 0 or "hostname" not in settings:
             reason = _describe(errors.read_tail())
             raise BadSshConfigError(host, reason or f"'ssh -G {host}' ended with exit code {code}")
         return settings
@@ -127,6 +134,7 @@ class SshConfig:
                 words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors.fileno(), start_new_session=True
             )
             self._running.add(process)
+
         try:
             output, _ = process.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired as error:
@@ -145,7 +153,9 @@ class SshConfig:
 
 def first(settings: Settings, keyword: str) -> str | None:
     """The first value of a keyword; None where it has none."""
-    return settings[keyword][0] if keyword in settings else None
+    if keyword in settings:
+        return settings[keyword][0]
+    return None
 
 
 def _default(host: str, user: str | None, port: int | None) -> Settings:

@@ -74,7 +74,10 @@ async def dial(target: Target, limit_seconds: float) -> Connection:
     loop = asyncio.get_running_loop()
     started = loop.time()
     deadline = started + limit_seconds
-    via = await _dial_jump(target, target.via, limit_seconds) if target.via is not None else None
+    via = None
+    if target.via is not None:
+        via = await _dial_jump(target, target.via, limit_seconds)
+
     try:
         attempts = 0
         dropped: DroppedError | None = None
@@ -128,6 +131,7 @@ async def _try(target: Target, via: Connection | None, deadline: float, limit_se
         connected = proxy.socket
     else:
         connected = await connect(target, deadline, limit_seconds)
+
     try:
         work = functools.partial(_shake_hands, connected, target, deadline, limit_seconds)
         client = await in_thread(work, abort=connected.close)
@@ -216,8 +220,10 @@ def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds:
         SshError: one of the classes in `failures`.
     """
     logger = logging.getLogger("paramiko")
-    if not logger.handlers:  # else logging writes tracebacks to standard error; hvdrun raises what matters
+    # Else logging writes tracebacks to standard error; hvdrun raises what matters.
+    if not logger.handlers:
         logger.addHandler(logging.NullHandler())
+
     try:
         client = _Client(connected, target.policy)
     except (paramiko.SSHException, OSError, EOFError) as error:
@@ -232,6 +238,7 @@ def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds:
     except BaseException:
         client.close()
         raise
+
     client.completion_event = None  # of start_client, which has returned
     client.set_keepalive(_KEEPALIVE_SECONDS)
     return client
@@ -248,9 +255,11 @@ def _negotiate(client: _Client, target: Target, deadline: float, limit_seconds: 
         failure = error
     if failure is None and client.is_active() and client.initial_kex_done:
         return
+
     if time.monotonic() - started >= remaining * _ALMOST:
         stage = "it accepted the connection, but is silent" if not client.remote_version else "agreeing on keys"
         raise TimedOutError(*target.where, limit_seconds, stage) from failure
+
     for option, words in _NO_COMMON.items():
         if isinstance(failure, IncompatiblePeer) and words in str(failure):
             raise NoCommonAlgorithmError(target.host, option, client.list_allowed(option)) from failure

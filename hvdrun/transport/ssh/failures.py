@@ -208,11 +208,13 @@ class AuthenticationFailedError(SshError):
             parts.append(f"not usable: {', '.join(unusable)}")
         if reason:
             parts.append(reason)
+
         super().__init__(
             host,
             f"the host {host!r} did not let {user!r} log in ({'; '.join(parts)}): "
             f"{_advise_login(user, methods, unusable)}",
         )
+
         self.user = user
         self.methods = tuple(methods)
         self.tried = tuple(tried)

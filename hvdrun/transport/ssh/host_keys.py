@@ -104,7 +104,9 @@ def add_known(file: Path, name: str, kind: str, blob: bytes, *, hashed: bool = F
         before = stream.read()
         if any(key.blob == blob and key.is_for(name) for key in _parse(file, before.decode(errors="replace"))):
             return
-        shown = _hash(name, secrets.token_bytes(hashlib.sha1(usedforsecurity=False).digest_size)) if hashed else name
+        shown = name
+        if hashed:
+            shown = _hash(name, secrets.token_bytes(hashlib.sha1(usedforsecurity=False).digest_size))
         newline = b"" if before.endswith(b"\n") or not before else b"\n"
         stream.write(newline + f"{shown} {kind} {base64.b64encode(blob).decode()}\n".encode())
 
@@ -143,6 +145,7 @@ def _parse(file: Path, text: str, first: int = 1) -> Iterator[KnownKey]:
                 marker = Marker(fields.pop(0))
             except ValueError:  # a marker that ssh ignores, too
                 continue
+
         if len(fields) < _FIELDS:
             continue
         names, kind, key = fields[:_FIELDS]
@@ -199,7 +202,9 @@ class HostKey:
         first = [kind for key in noted for kind in (RSA if key == "ssh-rsa" else (key,)) if kind in kinds]
         plain = tuple(dict.fromkeys((*first, *(kind for kind in kinds if not kind.endswith(SUFFIX)))))
         certified = any(known.authorities for known in self._known) or not plain
-        return (*(kind for kind in kinds if kind.endswith(SUFFIX)), *plain) if certified else plain
+        if certified:
+            return (*(kind for kind in kinds if kind.endswith(SUFFIX)), *plain)
+        return plain
 
     def verify(self, key: paramiko.PKey) -> None:
         """Accept the host's key, or refuse it.
@@ -212,6 +217,7 @@ class HostKey:
         shown = fingerprint(blob)
         certificate, refusal = _read_certificate(key)
         self._refuse_revoked(kind, blob, certificate)
+
         for known in self._known:
             if certificate is not None:
                 try:
@@ -226,6 +232,7 @@ class HostKey:
                 same_kind = [entry for entry in known.keys if entry.kind == kind] or known.keys
                 file, line = same_kind[0].file, same_kind[0].line
                 raise HostKeyChangedError(target.host, target.known_as, kind, shown, file=file, line=line)
+
         if not target.accept_new:
             raise HostKeyUnknownError(target.host, target.known_as, kind, shown, refusal)
         if target.known_hosts:
@@ -244,7 +251,10 @@ class HostKey:
         certificate.check(self._target.principal, time.time(), may_sign)
 
     def _refuse_revoked(self, kind: str, blob: bytes, certificate: HostCertificate | None) -> None:
-        blobs = {blob, certificate.authority} if certificate is not None else {blob}
+        if certificate is not None:
+            blobs = {blob, certificate.authority}
+        else:
+            blobs = {blob}
         for entry in self._revoked:
             if entry.blob in blobs:
                 raise HostKeyRevokedError(self._target.host, kind, fingerprint(entry.blob), entry.file, entry.line)

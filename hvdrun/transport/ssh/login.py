@@ -103,6 +103,7 @@ class Login:
             if (refusal := self._target.policy.find_refusal(key)) is not None:
                 self._unusable.append(f"{name} ({refusal})")
                 continue
+
             try:
                 remaining = self._client.auth_publickey(self._target.user, key)
             except paramiko.BadAuthenticationType as error:
@@ -115,6 +116,7 @@ class Login:
                         "then the server ended the connection; give only the right key, with -i"
                     ) from error
                 continue
+
             self._tried.append(name)
             if not remaining:
                 return
@@ -159,6 +161,7 @@ class Login:
         if certificate.key_blob in held:
             yield f"{file} (from the ssh agent)", held[certificate.key_blob]
             return
+
         try:
             plain = read_subject(certificate.key_type, certificate.key_blob)
         except BadCertificateError as error:
@@ -167,6 +170,7 @@ class Login:
         if plain in held:
             yield f"{file} (from the ssh agent)", _join(held[plain], certificate)
             return
+
         for path in keys:
             public = _read_public(path)
             if (public is None or public.key_blob == plain) and exists(path):
@@ -238,14 +242,20 @@ def _read_blob(file: Path) -> PublicBlob | None:
 
 def _join(key: paramiko.PKey, certificate: PublicBlob) -> paramiko.PKey:
     """A copy of the key with this certificate."""
-    joined = AgentKey(key.agent, key.blob, key.comment) if isinstance(key, AgentKey) else copy.copy(key)
+    joined: paramiko.PKey
+    if isinstance(key, AgentKey):
+        joined = AgentKey(key.agent, key.blob, key.comment)
+    else:
+        joined = copy.copy(key)
     joined.public_blob = certificate
     return joined
 
 
 def _find_offer(key: paramiko.PKey) -> bytes:
     """What the server gets of a key: the certificate, or the public key."""
-    return key.asbytes() if key.public_blob is None else key.public_blob.key_blob
+    if key.public_blob is None:
+        return key.asbytes()
+    return key.public_blob.key_blob
 
 
 def _describe(error: BaseException) -> str:

@@ -78,9 +78,15 @@ class SshPolicy:
 
     def find_refusal(self, key: paramiko.PKey) -> str | None:
         """Why a key of the user may not be offered; None if it may."""
-        kind = key.get_name() if key.public_blob is None else key.public_blob.key_type
+        if key.public_blob is None:
+            kind = key.get_name()
+        else:
+            kind = key.public_blob.key_type
         suffix = SUFFIX if kind.endswith(SUFFIX) else ""
-        names = [f"{name}{suffix}" for name in RSA] if kind.startswith("ssh-rsa") else [kind]
+        if kind.startswith("ssh-rsa"):
+            names = [f"{name}{suffix}" for name in RSA]
+        else:
+            names = [kind]
         if not self.allows("PubkeyAcceptedAlgorithms", *names):
             return f"{kind}: not one of the configured PubkeyAcceptedAlgorithms"
         return self._find_size(key)

@@ -42,6 +42,7 @@ class ProxyCommand:
             raise JumpFailedError(host, "its ProxyCommand", str(error)) from error
         finally:
             theirs.close()
+
         self.socket = ours
         self.has_failed = False
 

@@ -74,7 +74,9 @@ class Target:
 
 def name_host(address: str, port: int) -> str:
     """The name under which known_hosts files have a host."""
-    return address.lower() if port == DEFAULT_PORT else f"[{address.lower()}]:{port}"
+    if port == DEFAULT_PORT:
+        return address.lower()
+    return f"[{address.lower()}]:{port}"
 
 
 def resolve_target(
@@ -139,7 +141,9 @@ class _Resolver:
         known_hosts = [*settings["userknownhostsfile"][0].split(), *settings["globalknownhostsfile"][0].split()]
         if jumps is None:
             jumps = expand_tokens(first(settings, "proxyjump") or "none", tokens).split(",")
-        via = None if jumps[-1].lower() == "none" else self._resolve_jump(host, jumps, depth)
+        via = None
+        if jumps[-1].lower() != "none":
+            via = self._resolve_jump(host, jumps, depth)
         command = first(settings, "proxycommand") or "none"
         if via is None and command.lower() != "none" and first(settings, "proxyusefdpass") == "yes":
             reason = "has a command that passes an open connection (ProxyUseFdpass), and hvdrun takes none"
@@ -172,9 +176,12 @@ class _Resolver:
 
     def _resolve_jump(self, host: str, jumps: Sequence[str], depth: int) -> Target:
         match = _JUMP.fullmatch(jumps[-1])
-        if match is None:  # a token may be an address of version 6
+        # A token may be an address of version 6.
+        if match is None:
             raise BadSshConfigError(host, f"ProxyJump {jumps[-1]!r} does not have the form [user@]host[:port]")
-        port = int(match["port"]) if match["port"] else None
+        port = None
+        if match["port"]:
+            port = int(match["port"])
         before = list(jumps[:-1]) or None  # the first of a chain has the jump hosts of its own configuration
         return self.resolve(match["v6"] or match["name"], match["user"], port, None, jumps=before, depth=depth + 1)
 

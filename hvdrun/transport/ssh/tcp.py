@@ -58,7 +58,10 @@ async def connect(target: Target, deadline: float, limit_seconds: float) -> sock
             milliseconds = _UNACKNOWLEDGED_SECONDS * 1000
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
             return connected
-    raise refusal if refusal is not None and not failures else _explain(target, failures, limit_seconds)
+
+    if refusal is not None and not failures:
+        raise refusal
+    raise _explain(target, failures, limit_seconds)
 
 
 def _find_sources(target: Target) -> Sequence[Address]:
@@ -75,7 +78,8 @@ def _find_sources(target: Target) -> Sequence[Address]:
             if entry.family in (socket.AF_INET, socket.AF_INET6)
             for each in _resolve(entry.address, 0, entry.family)
         ]
-        return sorted(found, key=lambda each: _is_local(each[1][0]))  # as ssh does
+        # As ssh does.
+        return sorted(found, key=lambda each: _is_local(each[1][0]))
     return ()
 
 
@@ -129,7 +133,9 @@ def _suggest(target: Target) -> str | None:
     """The most similar name of the known_hosts files; None if none is similar."""
     known = list_names(target.known_hosts) - {target.host}
     close = get_close_matches(target.host, sorted(known), n=1, cutoff=_LIKENESS)
-    return close[0] if close else None
+    if close:
+        return close[0]
+    return None
 
 
 def _explain(target: Target, failures: Sequence[OSError], limit_seconds: float) -> Exception:
@@ -141,5 +147,7 @@ def _explain(target: Target, failures: Sequence[OSError], limit_seconds: float) 
         return ConnectionRefusedError(*target.where)
     if any(isinstance(failure, TimeoutError) for failure in failures):
         return TimedOutError(*target.where, limit_seconds, "connecting")
-    reason = failures[-1].strerror if failures else None
+    reason = None
+    if failures:
+        reason = failures[-1].strerror
     return UnreachableError(*target.where, (reason or "it has no address").lower())

@@ -80,7 +80,8 @@ class SshTransport(ShellTransport):
             return "it was never started"
         code = await self._wait_exit()
         client = self._connection.client
-        if code < 0 and self._session.was_cut:  # paramiko ends the channels of a lost connection before the connection
+        # Paramiko ends the channels of a lost connection before the connection.
+        if code < 0 and self._session.was_cut:
             await in_thread(partial(client.join, _LOSS_SECONDS))
         if code >= 0:
             how = f"its agent ended with exit code {code}"
@@ -127,7 +128,9 @@ class SshTransport(ShellTransport):
 
     @property
     def _stderr_tail(self) -> bytes:
-        return b"" if self._session is None else self._session.errors
+        if self._session is None:
+            return b""
+        return self._session.errors
 
     async def _wait_exit(self) -> int:
         if self._session is None or self._reader is None:
