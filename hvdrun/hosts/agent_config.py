@@ -18,6 +18,8 @@ class AgentConfig:
     """Writes the Begin of each host of a job.
 
     Args:
+        spec: the job as a value.
+        job: its name.
         authority: issues each agent's credential.
         verbose: prints a sentence with -v.
         own: the environment of hvdrun.
@@ -51,8 +53,16 @@ class AgentConfig:
                 and comes back is not taken for its successor.
         """
         spec = self._spec
+        job = self._job
+        if number > 1:
+            job = f"{self._job}~{number}"
+        # Nothing cuts the launcher's own machine off.
+        launcher_timeout_seconds = math.inf
+        if spec.is_remote(host):
+            launcher_timeout_seconds = spec.limits.effective_launcher_timeout_seconds
+
         return Begin(
-            job=self._job if number == 1 else f"{self._job}~{number}",
+            job=job,
             host=host,
             server=str(route.server),
             credential=self._authority.issue_agent(host, number),
@@ -60,10 +70,7 @@ class AgentConfig:
             directory=str(spec.workers.directory),
             environment=self._choose_environment(host),
             lease_seconds=spec.limits.lease_seconds,
-            # Nothing cuts the launcher's own machine off.
-            launcher_timeout_seconds=(
-                spec.limits.effective_launcher_timeout_seconds if spec.is_remote(host) else math.inf
-            ),
+            launcher_timeout_seconds=launcher_timeout_seconds,
             start_timeout_seconds=spec.limits.start_timeout_seconds,
             address=route.address,
             interface=route.interface,

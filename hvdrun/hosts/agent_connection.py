@@ -27,6 +27,8 @@ class AgentConnection:
     """The connection to one agent, the orders that wait for its configuration, and its messages.
 
     Args:
+        host: its name in the job.
+        transport: to the host; it is not open.
         tasks: receive the messages.
         show: takes the host and each message, and blocks the host while the reader of the output is behind.
         lose: takes how the agent has stopped, if that was before it was released.
@@ -125,7 +127,7 @@ class AgentConnection:
         launcher_timeout_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no
             limit.
         """
-        # Another agent gets this with its configuration.
+        # An agent without a configuration gets this with it.
         if self.has_begun:
             self.send(Hold(held))
         elif launcher_timeout_seconds is not None:

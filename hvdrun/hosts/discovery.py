@@ -30,6 +30,7 @@ class Discovery:
     """Polls the script of one job; see `hvdrun.hosts.sources.Source`.
 
     Args:
+        spec: the job, which has a script.
         notice: prints a sentence.
     """
 
@@ -132,8 +133,11 @@ class DiscoveryPoller:
     """Polls one source, for one event loop.
 
     Args:
+        source: answers with hosts.
         found: takes each answer that differs from the one before.
         complain: prints a sentence when answers start to fail or to be slow, fail in another way, or come again.
+        period_seconds: from the beginning of one question to that of the next.
+        patience_seconds: how long an answer may take before that is reported.
     """
 
     def __init__(

@@ -27,6 +27,7 @@ class DiscoveryFailedError(Exception):
     """The script has not printed the hosts; the message is half a sentence.
 
     Args:
+        reason: half a sentence.
         kind: equal for failures that differ only in the output of the script.
         is_hopeless: the shell cannot start it.
     """

@@ -46,6 +46,9 @@ class Hosts:
     """Starts and configures the agents of hosts with workers, and reports lost hosts to the rendezvous.
 
     Args:
+        spec: the job as a value.
+        pool: the agents of the hosts.
+        console: prints what becomes of hosts.
         reach: makes the transport to a host.
         examine: asks the agent of a host that has just come about its host.
         roster: the agents that join by themselves, if this job has such.
@@ -152,7 +155,7 @@ class Hosts:
         """Raise an unexpected error of one host, or print it with -v if the job may continue without that host."""
         if self._spec.keeps_first_hosts:
             raise error
-        # A lack of resources, which may be over later.
+        # An OSError is a lack of resources, which may be over later.
         if not isinstance(error, OSError):
             self._bugs[host] = error
         for line in trace.splitlines():
@@ -195,7 +198,9 @@ class Hosts:
         """Wait for agents that are being started, so that they are configured with those that are ready."""
         began = time.monotonic()
         while self._opening and self._ready:
-            patience_seconds = min(self._patience_seconds, GATHER_SECONDS if self._is_enough() else math.inf)
+            patience_seconds = self._patience_seconds
+            if self._is_enough():
+                patience_seconds = min(patience_seconds, GATHER_SECONDS)
             if (left := began + patience_seconds - time.monotonic()) <= 0:
                 break
             await asyncio.wait(self._opening.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)

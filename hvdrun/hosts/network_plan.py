@@ -59,6 +59,7 @@ class NetworkPlan:
     """The routes of the hosts that are in use, for one event loop; one caller at a time extends it.
 
     Args:
+        pool: the agents of the hosts.
         verbose: prints a sentence with -v.
         coming: lists the named hosts for which the lookup, whether they are this machine, is not finished.
     """

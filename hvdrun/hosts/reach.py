@@ -67,7 +67,9 @@ class Transports:
             )
         from hvdrun.allocation.slurm import leave_steps  # noqa: PLC0415 - few jobs have one
 
-        words = (*(spec.remote.allocation.steps[host] if spec.remote.allocation is not None else ()), *shell)
+        words: tuple[str, ...] = shell
+        if spec.remote.allocation is not None:
+            words = (*spec.remote.allocation.steps[host], *shell)
         return CommandTransport(host, words, agent, self._gate, environment=leave_steps(os.environ))
 
     def close(self) -> None:
