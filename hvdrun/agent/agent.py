@@ -125,6 +125,8 @@ class Agent:
     """Serves one job on one host, from its Begin to its end.
 
     Args:
+        begin: the launcher's configuration.
+        folder: the agent's own, which does not exist yet.
         output: an open forwarder.
         is_joined: it has joined by itself. SIGTERM is a stop notice then, as SIGUSR2 is, and a second one ends the
             agent.

@@ -35,6 +35,8 @@ class ForkSpawner:
     ready has died, the next worker starts another.
 
     Args:
+        begin: the launcher's configuration.
+        environment: makes the environment of a worker.
         remark: takes a line of `-v` for each worker: how it was started, and why.
         alert: takes a sentence that hvdrun always prints.
 
@@ -169,12 +171,15 @@ class ForkSpawner:
     async def _fork(self, forkserver: Forkserver, launch: Launch) -> Spawned:
         begin = self._begin
         environment = _decode(self._environment.of(launch))
+        threads = None
+        if _THREADS in environment:
+            threads = int(environment[_THREADS])
         request = ForkRequest(
             executable=self._executable,
             arguments=begin.command,
             directory=begin.directory,
             environment=environment,
-            threads=None if (threads := environment.get(_THREADS)) is None else int(threads),
+            threads=threads,
         )
 
         def bind(pid: int) -> None:

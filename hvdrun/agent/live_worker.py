@@ -16,6 +16,7 @@ class LiveWorker:
     """Times the signals for one worker; belongs to one event loop.
 
     Args:
+        worker, pid: the worker, and its main process.
         kill: sends SIGKILL to the worker and to all that it has started.
 
     error: why the agent has killed it; None where it has not.

@@ -105,12 +105,14 @@ def find_missing_cpus(environment: Mapping[str, str], usable: int) -> str | None
     """
     if "SLURM_JOB_ID" not in environment:
         return None
+
     here = environment.get("SLURMD_NODENAME")
     try:
         hosts = expand_hosts(environment.get("SLURM_JOB_NODELIST", ""))
         counts = expand_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
     except ValueError:
         return None
+
     held = dict(zip(hosts, counts, strict=False)).get(here or "", 0)
     # A configuration may claim more than there are.
     if usable >= min(held, os.cpu_count() or held):

@@ -262,8 +262,10 @@ def find_executable(name: str, directory: str, environment: Mapping[bytes, bytes
     """
     if (fault := find_fault(Path(directory))) is not None:
         raise CommandNotExecutableError(name, f"the working directory {directory!r} {fault} here")
-    search = environment.get(b"PATH")
-    context = LookupContext(Path(directory), None if search is None else os.fsdecode(search), "")
+    search = None
+    if b"PATH" in environment:
+        search = os.fsdecode(environment[b"PATH"])
+    context = LookupContext(Path(directory), search, "")
     if "/" in name:
         check_executable(name, context)
         return str(Path(directory, name))

@@ -45,7 +45,12 @@ class Watch:
     """Starts, watches and ends the workers of one host; belongs to one event loop.
 
     Args:
+        job, host: their names.
+        spawner: starts workers.
+        output: forwards what they write.
+        feed: passes standard input on to one of them.
         children: reports their ends; opened and closed with this object.
+        watchdog: kills them if the agent is killed.
         outlives_losses: the job continues without a worker that fails.
         grace_seconds: how long a worker that has reported its failure may take to end.
         take_message: what a worker's program has reported of its failure.
@@ -189,10 +194,9 @@ class Watch:
         """Report that a signal asks this host to end, and ask the workers to: they have the grace."""
         self.signal = number
         self.changed.set()
+        first = signal.SIGTERM
         if number is signal.SIGINT:
-            first = signal.SIGINT
-        else:
-            first = signal.SIGTERM
+            first = number
         for worker in self.running():
             self.terminate(Terminate(worker, self._grace_seconds, f"received {number.name}", signal=first))
 
@@ -295,6 +299,7 @@ class Watch:
             del self._starting[worker]
             self._early_orders.pop(worker, None)
             self._start_next()
+
         self.changed.set()
 
     def _add(self, worker: Worker, spawned: Spawned) -> None:
