@@ -48,8 +48,10 @@ class Console:
 
         terminals = [stream for stream, descriptor in descriptors.items() if os.isatty(descriptor)]
         is_dumb = environment.get("TERM") == "dumb"
+        coloured = terminals
         # See no-color.org.
-        coloured = [] if environment.get("NO_COLOR") or is_dumb else terminals
+        if environment.get("NO_COLOR") or is_dumb:
+            coloured = []
         self._is_coloured = OutputStream.STDERR in coloured
         can_redraw = OutputStream.STDERR in terminals and not is_dumb
 

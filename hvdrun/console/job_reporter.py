@@ -111,7 +111,9 @@ class JobReporter:
         if not isinstance(effect, Launch | Terminate):
             return False
         # A repeated launch has another reason.
-        key, reason = (type(effect), effect.worker.slot), effect.reason if isinstance(effect, Terminate) else ""
+        key, reason = (type(effect), effect.worker.slot), ""
+        if isinstance(effect, Terminate):
+            reason = effect.reason
         now, last = self._clock(), self._orders.get(key)
         if last is not None and last[:2] == (effect.worker, reason) and now - last[2] < REPEATED_SECONDS:
             return True

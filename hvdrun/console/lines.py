@@ -304,5 +304,7 @@ def _find_place(traceback: Sequence[bytes]) -> Iterator[bytes]:
     own = [each for each in frames if not _NOT_THE_PROGRAM_S.search(each[0][1])]
     commands = [each for each in frames if each[0][1] == _COMMAND]
     for match, code in own[-1:] or commands[:1] or frames[-1:]:
-        text = b"" if _FRAME.match(code) else code.strip()
+        text = code.strip()
+        if _FRAME.match(code):
+            text = b""
         yield b"interrupted at %b:%b, in %b%b%b\n" % (*match.groups(), b": " * bool(text), text)

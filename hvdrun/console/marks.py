@@ -114,6 +114,7 @@ class OutputMarker:
             writes a file of its own.
         coloured: the streams in which marks have colours.
         clock: the local time.
+        max_line_bytes: a longer line is cut.
     """
 
     def __init__(
@@ -187,7 +188,9 @@ class OutputMarker:
             return b""
         lines = self._hide(source, splitter.finish())
         held = self._filters.pop(source, None)
-        return self._mark(source, lines if held is None else [*lines, *held.finish()])
+        if held is not None:
+            lines = [*lines, *held.finish()]
+        return self._mark(source, lines)
 
     def list_unfinished(self) -> tuple[Worker, ...]:
         """The workers that have written and were not finished, in the order of their ranks."""
@@ -244,7 +247,9 @@ class OutputMarker:
         mark = self._marks.render(rank, host, self._clock(), coloured=coloured, stream=stream)
         before = self.leave_line(source.stream, source)
         file = self._files.get(source.stream, source)
-        lead = b"" if self._open.pop(file, None) == source else mark
+        lead = mark
+        if self._open.pop(file, None) == source:
+            lead = b""
         if source.stream in self._terminals:
             self._bar = None
             if lines[-1].endswith(b"\r"):

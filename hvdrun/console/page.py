@@ -106,8 +106,10 @@ def render_annotation(page: Page) -> str:
 def _find_place(lines: Sequence[bytes]) -> re.Match[bytes] | None:
     """The last frame of the last traceback: the lines after it may name places, too."""
     begin = next((number for number in reversed(range(len(lines))) if begins_traceback(lines[number])), None)
+    if begin is not None:
+        lines = lines[begin + 1 :]
     place = None
-    for text in map(strip_margin, lines if begin is None else lines[begin + 1 :]):
+    for text in map(strip_margin, lines):
         place = _PLACE.match(text) or place
         if begin is not None and ends_traceback(text):
             break

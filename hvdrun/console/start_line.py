@@ -31,6 +31,7 @@ class StatusLine:
 
     Args:
         writer: writes everything that the terminal shows.
+        descriptor: of the terminal.
         coloured: whether the terminal shows colours.
     """
 
@@ -76,6 +77,7 @@ class StartLine:
         status: the line; None for none: then this does nothing.
         look: the progress of the start; None when it is over.
         limit_seconds: how long it is shown, once the hosts are there, while no worker joins: plain programs never do.
+        clock: the time in seconds.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class StartNotice:
         count_ready: how many workers are ready.
         size: how many there will be.
         hosts: where, if it is known.
+        clock: the time in seconds.
     """
 
     def __init__(

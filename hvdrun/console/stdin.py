@@ -19,6 +19,7 @@ class StdinReader:
 
     Args:
         send: takes each piece, in the event loop; an empty one is the end.
+        descriptor: where it is read.
     """
 
     def __init__(self, send: Callable[[bytes], None], descriptor: int = 0) -> None:
