@@ -182,12 +182,9 @@ def refuse_incomplete(words: Sequence[str], values: Mapping[str, Any]) -> NoRetu
     """
     from hvdrun.cli.completion import PROGRAMS  # noqa: PLC0415 - only an error needs it
 
-    if (
-        words
-        and (nearest := get_close_matches(words[0], PROGRAMS, 1, _MIN_LIKENESS))
-        and shutil.which(words[0]) is None
-    ):
-        raise UsageError(f"there is no program {words[0]!r}: did you mean hvdrun {nearest[0]}?")
+    if words and shutil.which(words[0]) is None:
+        for nearest in get_close_matches(words[0], PROGRAMS, 1, _MIN_LIKENESS):
+            raise UsageError(f"there is no program {words[0]!r}: did you mean hvdrun {nearest}?")
     if starts_torchrun(parse(words)[1]):
         raise UsageError(
             "torchrun has to be the first word, as in hvdrun torchrun --nproc-per-node 2 train.py; with --dry-run it "
