@@ -46,9 +46,9 @@ def find_mpijob(environment: Mapping[str, str], *, is_elastic: bool) -> Allocati
     path, script = MPI_FOLDER / "hostfile", MPI_FOLDER / "discover_hosts.sh"
     if environment.get("K_MPI_JOB_ROLE") != "launcher" or not exists(path):
         return None
-    return Allocation(
-        "MPIJob", read_hostfile(path).hosts, script=str(script) if is_elastic and exists(script) else None
-    )
+    if is_elastic and exists(script):
+        return Allocation("MPIJob", read_hostfile(path).hosts, script=str(script))
+    return Allocation("MPIJob", read_hostfile(path).hosts)
 
 
 def _find_file(environment: Mapping[str, str], kind: str, number: str, variable: str) -> Allocation | None:
