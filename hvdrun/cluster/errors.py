@@ -22,6 +22,7 @@ class JobEndedError(HvdrunError, RuntimeError):
     Remedy: See the last lines of that worker in the message.
 
     Args:
+        reason: why the job ended, a sentence.
         rank, returncode, last_lines: of the worker that failed first, if one did: a negative returncode is a signal,
             and last_lines are the end of its output.
     """
@@ -48,6 +49,7 @@ class RemoteError(RuntimeError):
     Args:
         rank: of the worker.
         kind: the name of the exception's class.
+        text: its message; or "".
     """
 
     def __init__(self, rank: int, kind: str, text: str) -> None:

@@ -67,13 +67,17 @@ def run(
         warnings.warn("use_mpi and mpi_args have no effect: the workers use gloo or NCCL.", stacklevel=_HERE - 1)
 
     is_elastic = min_num_proc is not None or host_discovery_script is not None
+    if not is_elastic:
+        max_num_proc = reset_limit = cooldown_range = None
+    if host_discovery_script is None:
+        slots = None
     given: dict[str, object] = {
         "num_proc": num_proc or 1,
         "min_num_proc": min_num_proc,
-        "max_num_proc": max_num_proc if is_elastic else None,
-        "slots_per_host": slots if host_discovery_script is not None else None,
-        "reset_limit": reset_limit if is_elastic else None,
-        "blacklist_cooldown_range": cooldown_range if is_elastic else None,
+        "max_num_proc": max_num_proc,
+        "slots_per_host": slots,
+        "reset_limit": reset_limit,
+        "blacklist_cooldown_range": cooldown_range,
         "hosts": hosts,
         "hostfile": hostfile,
         "host_discovery_script": host_discovery_script,
