@@ -100,6 +100,7 @@ class JoiningAgent:
     """One agent, from its start to its end.
 
     Args:
+        options: of `hvdrun agent`.
         say: prints a sentence in this agent's output.
     """
 
@@ -138,7 +139,10 @@ class JoiningAgent:
         def end(number: signal.Signals) -> None:
             if not self._stopped.done():
                 self._say(f"{number.name} came while this agent had no workers: it ends.")
-                self._stopped.set_result(TEMPORARY_FAILURE if number in _NOTICES else SIGNAL_OFFSET + number)
+                if number in _NOTICES:
+                    self._stopped.set_result(TEMPORARY_FAILURE)
+                else:
+                    self._stopped.set_result(SIGNAL_OFFSET + number)
 
         answer_notice(partial(end, signal.SIGUSR2))
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):

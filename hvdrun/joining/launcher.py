@@ -93,6 +93,8 @@ class JoinedHosts:
     """The hosts whose agents have joined; see `hvdrun.hosts.sources.Source`.
 
     Args:
+        spec: the job as a value.
+        roster: the agents that have joined.
         notice: prints a sentence.
     """
 

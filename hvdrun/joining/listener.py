@@ -39,9 +39,11 @@ class JoinListener:
     """Listens at one address; belongs to one event loop.
 
     Args:
+        token: which an agent must have.
         credential: issued by the token's authority.
         receive: answers an agent that has authenticated; there is no limit.
         tasks: accept and answer agents; they end before `close` is called.
+        limit_seconds: for the handshake of one agent.
     """
 
     def __init__(
