@@ -231,7 +231,9 @@ def _read_command(node: Node, name: str) -> tuple[str, ...]:
 
 
 def _read_switch(key: str, node: Node, name: str) -> bool:
-    word = node.content.lower() if isinstance(node.content, str) else ""
+    word = ""
+    if isinstance(node.content, str):
+        word = node.content.lower()
     if word not in _TRUE | _FALSE:
         raise ConfigurationError(name, f"{key} takes true or false", node.line)
     return word in _TRUE

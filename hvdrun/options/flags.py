@@ -79,5 +79,6 @@ def _measure_likeness(word: str, flag: str) -> float:
     is_longer = len(known) >= _MIN_PREFIX and typed.startswith(known)
     if typed and (sorted(typed) == sorted(known) or known.startswith(typed) or is_longer):
         likeness = max(likeness, 0.9)
-    same_dashes = word.startswith("--") == flag.startswith("--")
-    return likeness + (0.01 if same_dashes else 0.0)
+    if word.startswith("--") == flag.startswith("--"):
+        likeness += 0.01
+    return likeness

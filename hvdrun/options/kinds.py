@@ -80,9 +80,10 @@ def parse_bind(text: str) -> Endpoint:
     # A port alone, which is no address.
     if address is not None and address.isdecimal():
         raise ValueError(text)
-    if address is not None:
-        address.encode("idna")  # raises a UnicodeError, as a look-up would: a label is empty, or too long
-    return Endpoint(str(IPv6Address(match["ipv6"])) if address is None else address, port)
+    if address is None:
+        return Endpoint(str(IPv6Address(match["ipv6"])), port)
+    address.encode("idna")  # raises a UnicodeError, as a look-up would: a label is empty, or too long
+    return Endpoint(address, port)
 
 
 def parse_duration(text: str, *, least: float = 0.0, most: float = MAX_DURATION_SECONDS) -> float:
@@ -198,7 +199,9 @@ def parse_local_program(text: str) -> tuple[str, ...]:
         UsageError: the working directory was removed.
     """
     program, *arguments = parse_words(text)
-    return (str(find_directory() / program) if "/" in program else program, *arguments)
+    if "/" in program:
+        program = str(find_directory() / program)
+    return (program, *arguments)
 
 
 def parse_interfaces(text: str) -> tuple[str, ...]:

@@ -123,7 +123,9 @@ def _convert_yaml(node: Any, name: str, depth: int, counter: Iterator[int]) -> N
 
     if node.id == "scalar":
         _check_text(node.value, name, line)
-        return Node(None if node.tag == "tag:yaml.org,2002:null" else node.value, line)
+        if node.tag == "tag:yaml.org,2002:null":
+            return Node(None, line)
+        return Node(node.value, line)
     if node.id == "sequence":
         return Node(tuple(_convert_yaml(item, name, depth - 1, counter) for item in node.value), line)
 

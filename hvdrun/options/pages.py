@@ -51,9 +51,11 @@ def describe_all() -> Iterator[tuple[str, Rows]]:
 
 
 def _explain(option: Option) -> str:
-    sources = ([f"default {option.default}"] if option.default else []) + (
-        [f"or ${option.environment}"] if option.environment else []
-    )
+    sources = []
+    if option.default:
+        sources.append(f"default {option.default}")
+    if option.environment:
+        sources.append(f"or ${option.environment}")
     text = ", ".join(sources)
     if text:
         return f"{option.help} {text[0].upper()}{text[1:]}."

@@ -243,6 +243,7 @@ def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
         behind = next((at for at, (flag, number) in pairs if flag in _SIZES and number.isdecimal()), None)
         if behind is not None:
             size, words = int(words[behind + 1]), [*words[:behind], *words[behind + 2 :]]
+
     typed = shlex.join(redact_command(words))
     is_shown = start < len(words) and typed.isprintable() and len(typed) <= LONGEST_EXAMPLE
     return f"hvdrun -np {size} {typed if is_shown else 'python train.py'}"

@@ -90,9 +90,11 @@ def gather(typed: Iterable[Typed]) -> dict[str, RawValues]:
 def split_flag(word: str, known: Mapping[str, Option]) -> Typed | None:
     """Read `--flag` or `--flag=value`; None for a flag that is not among the known ones."""
     flag, equals, value = word.partition("=")
-    if flag in known:
-        return Typed(known[flag], flag, (value,) if equals else ())
-    return None
+    if flag not in known:
+        return None
+    if equals:
+        return Typed(known[flag], flag, (value,))
+    return Typed(known[flag], flag, ())
 
 
 def find_remedy(flag: str) -> str | None:
