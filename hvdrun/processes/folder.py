@@ -55,6 +55,7 @@ class AgentFolder:
         except OSError:
             # A file system without locks, where no agent takes it for an orphan.
             pass
+
         try:
             hidden.rename(self.path)
         except OSError:

@@ -35,6 +35,7 @@ class Reaper:
     """Kills the processes of workers on one host; belongs to one event loop.
 
     Args:
+        job, host: their names, which the workers' environments have.
         lives: the pids of the workers that were not reaped yet; the owner keeps it up to date.
     """
 
