@@ -34,11 +34,14 @@ def prepend_shim(environment: Mapping[bytes, bytes], folder: bytes = os.fsencode
     mode = changed.get(VARIABLE)
     if mode is None:
         return changed
+
     entries = changed.get(_SEARCH, b"").split(_BETWEEN)
     own = _BETWEEN.join(entry for entry in entries if entry != folder)
     if mode != os.fsencode(ShimMode.OFF):
+        changed[_SEARCH] = folder
         # An empty entry would mean the working directory.
-        changed[_SEARCH] = folder + _BETWEEN + own if own else folder
+        if own:
+            changed[_SEARCH] = folder + _BETWEEN + own
     elif folder in entries:
         changed.pop(_SEARCH)
         if own:
