@@ -104,7 +104,9 @@ def choose_agent_interpreter(command: tuple[str, ...], context: LookupContext, r
         return context.interpreter
     if name.startswith("/"):
         return name
-    return (find_on_path(name, context) if "/" not in name else None) or context.interpreter
+    if "/" in name:
+        return context.interpreter
+    return find_on_path(name, context) or context.interpreter
 
 
 def find_script(command: tuple[str, ...]) -> str | None:
