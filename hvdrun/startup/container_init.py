@@ -54,4 +54,6 @@ def _reap(child: int) -> None:
                 return
             if pid == child:
                 code = os.waitstatus_to_exitcode(status)
-                os._exit(code if code >= 0 else _SIGNAL_OFFSET - code)
+                if code < 0:
+                    code = _SIGNAL_OFFSET - code
+                os._exit(code)
