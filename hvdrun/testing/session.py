@@ -155,6 +155,7 @@ class RankedSession:
     """Runs tests on ranks, and owns their workers.
 
     Args:
+        config: pytest's.
         terminal: for the debugger; None if there is none.
     """
 
@@ -224,7 +225,9 @@ def make_cluster(options: Mapping[str, Any]) -> Cluster:
     known, usual = list_keywords(), dict[str, Any](np=DEFAULT_SIZE)
     has_size = any(name in known and known[name] is known["np"] for name in options)
     try:
-        return Cluster(**({} if has_size else usual), **options)
+        if has_size:
+            return Cluster(**options)
+        return Cluster(**usual, **options)
     except (HvdrunError, TypeError) as error:
         sentence = f"@pytest.mark.hvdrun: {error}"
     pytest.fail(sentence, pytrace=False)
