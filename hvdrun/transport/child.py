@@ -179,10 +179,13 @@ class CommandTransport(ChildTransport):
     """Starts an agent by a command.
 
     Args:
+        host: its name in the job.
         words: the command; the shell command of the agent is among them.
+        agent: what the command starts.
         gate: shared by all transports of a job; limits how many start at the same time.
         environment: the command's; None for that of this process.
         is_here: the command runs on this machine, where the agent reaches hvdrun without a tunnel.
+        start_seconds: for the start of the agent.
     """
 
     def __init__(

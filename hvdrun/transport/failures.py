@@ -22,6 +22,8 @@ class AgentStartError(TransportError):
     Remedy: Run a command there as hvdrun does, with ssh or the words of `--rsh`, such as `PYTHON -m hvdrun --version`.
 
     Args:
+        host: its name in the job.
+        how: how the command ended.
         said: the last words of the agent or its shell; or "".
         remedy: a sentence without a full stop; "" where the agent has explained the failure.
     """

@@ -78,17 +78,20 @@ class RemoteAgent:
             parts.append(f'eval "$p" </dev/null || {{ s=$?; {failed}; }}')
         # The wrapper may name files of the folder.
         if self.directory is not None:
-            check = "cd" if self.wrapper else "[ -d"
-            end = "" if self.wrapper else " ]"
-            parts.append(f"{check} \"$(printf '{_write_octal(self.directory)}')\"{end} || exit {_DIRECTORY_MISSING}")
+            folder = f"\"$(printf '{_write_octal(self.directory)}')\""
+            check = f"[ -d {folder} ]"
+            if self.wrapper:
+                check = f"cd {folder}"
+            parts.append(f"{check} || exit {_DIRECTORY_MISSING}")
 
         mark = _write_octal(MARK.decode())
         begin = f"printf '{mark}' >&2; printf '{mark}'"
         run = f"exec {word} -P -m hvdrun.agent"
-        # So that what the wrapper prints is skipped too.
         if self.wrapper:
-            run = f"exec {shlex.join(self.wrapper)} sh -c {shlex.quote(f'{begin}; {run}')}"
-        parts += [run] if self.wrapper else [begin, run]
+            # The mark is printed inside, so that what the wrapper prints is skipped too.
+            parts.append(f"exec {shlex.join(self.wrapper)} sh -c {shlex.quote(f'{begin}; {run}')}")
+        else:
+            parts += [begin, run]
         return "; ".join(parts).encode(errors="surrogateescape") + b"\n"
 
     def encode_start(self) -> bytes:

@@ -89,6 +89,7 @@ class ShellTransport(StreamTransport):
     """What the transports have in common that start their agent through a shell; see `Transport`.
 
     Args:
+        host: its name in the job.
         way: the program that runs the shell on the host.
     """
 

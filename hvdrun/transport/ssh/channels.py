@@ -82,7 +82,9 @@ class ForwardedChannel:
     """A channel and the socket that it is connected with. The connection's thread works on it.
 
     Args:
+        channel: of the connection.
         end: the socket, which does not block. Its owner closes it, after `wait_closed`.
+        read_event: set when the channel can be read or written.
 
     errors: the end of what the channel received as standard error.
     exit_code: of the channel's command, after `wait_closed`; -1 where the server reported none.
@@ -117,8 +119,11 @@ class ForwardedChannel:
 
     def register(self, ready: select.poll) -> None:
         """Wake the thread when the socket is ready; the channel wakes the thread by its event and its condition."""
-        wants_input = not self._outward.pending and not self._outward.has_ended
-        events = (select.POLLIN if wants_input else 0) | (select.POLLOUT if self._inward.pending else 0)
+        events = 0
+        if not self._outward.pending and not self._outward.has_ended:
+            events |= select.POLLIN
+        if self._inward.pending:
+            events |= select.POLLOUT
         # Poll reports a hang-up even where no event is wanted.
         if events:
             ready.register(self._end, events)
@@ -243,6 +248,9 @@ class Tunnels:
     Agents use them that cannot connect to the launcher, for example because it is behind network address translation.
 
     Args:
+        host: its name in the job.
+        client: the connection.
+        forwarder: copies between channels and sockets.
         fail: gets an unexpected error of a task.
     """
 

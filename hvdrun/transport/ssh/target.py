@@ -145,10 +145,22 @@ class _Resolver:
         if jumps[-1].lower() != "none":
             via = self._resolve_jump(host, jumps, depth)
         command = first(settings, "proxycommand") or "none"
-        if via is None and command.lower() != "none" and first(settings, "proxyusefdpass") == "yes":
-            reason = "has a command that passes an open connection (ProxyUseFdpass), and hvdrun takes none"
-            raise SshPolicyError(host, reason, "name a command that copies the bytes")
-        timeout = first(settings, "connecttimeout") or "none"
+        proxy_command = None
+        if via is None and command.lower() != "none":
+            if first(settings, "proxyusefdpass") == "yes":
+                reason = "has a command that passes an open connection (ProxyUseFdpass), and hvdrun takes none"
+                raise SshPolicyError(host, reason, "name a command that copies the bytes")
+            proxy_command = expand_tokens(command, tokens)
+        connect_timeout_seconds = None
+        if (timeout := first(settings, "connecttimeout") or "none") != "none":
+            connect_timeout_seconds = float(timeout) or None
+        default_keys: tuple[Path, ...] = ()
+        if has_default_keys:
+            default_keys = expand(DEFAULT_KEYS)
+        named_keys = expand(keys)
+        if identity_file is not None:
+            named_keys = (identity_file, *named_keys)
+
         return Target(
             host=host,
             address=address,
@@ -157,18 +169,18 @@ class _Resolver:
             known_as=alias or name_host(address, port),
             principal=alias or address,
             family=_FAMILIES.get(first(settings, "addressfamily") or "", socket.AF_UNSPEC),
-            keys=((identity_file,) if identity_file is not None else ()) + expand(keys),
-            default_keys=expand(DEFAULT_KEYS if has_default_keys else ()),
+            keys=named_keys,
+            default_keys=default_keys,
             certificates=expand(settings.get("certificatefile", ())),
             identities_only=first(settings, "identitiesonly") == "yes",
             agent_socket=self._find_agent(settings, tokens),
             via=via,
-            proxy_command=None if via is not None or command.lower() == "none" else expand_tokens(command, tokens),
+            proxy_command=proxy_command,
             known_hosts=tuple(Path(expand_home(name, home)) for name in known_hosts if name.lower() != "none"),
             revoked_keys=next(iter(expand(settings.get("revokedhostkeys", ()))), None),
             hash_known_hosts=first(settings, "hashknownhosts") == "yes",
             accept_new=self._accept_new or first(settings, "stricthostkeychecking") in _ACCEPT_NEW,
-            connect_timeout_seconds=None if timeout == "none" else float(timeout) or None,
+            connect_timeout_seconds=connect_timeout_seconds,
             bind_address=first(settings, "bindaddress"),
             bind_interface=first(settings, "bindinterface"),
             policy=read_policy(host, settings),

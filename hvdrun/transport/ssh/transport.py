@@ -30,8 +30,11 @@ class SshTransport(ShellTransport):
     """Starts an agent on another machine; see `Transport`.
 
     Args:
+        host: its name in the job.
         resolve: finds out where the host's name leads; may block, and runs in a thread.
+        agent: what is started there.
         gate: shared by all transports of a job; limits how many log in at the same time.
+        start_seconds: for the start of the agent.
     """
 
     def __init__(
