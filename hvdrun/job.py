@@ -59,7 +59,7 @@ from rendezvous.wire.orders import (
 )
 
 if TYPE_CHECKING:
-    from hvdrun.doctor.start_check import StartCheck
+    from hvdrun.hosts.start_check import StartCheck
     from hvdrun.joining.roster import Roster
     from hvdrun.tasks.dispatcher import Dispatcher
     from rendezvous.server.authority import Authority
@@ -187,7 +187,7 @@ class Job:
         """What examines the hosts; None if all are this machine."""
         if not (self._spec.remote.hosts or self._spec.discovers):
             return None
-        from hvdrun.doctor.start_check import StartCheck  # noqa: PLC0415 - a job on this machine does without it
+        from hvdrun.hosts.start_check import StartCheck  # noqa: PLC0415 - a job on this machine does without it
 
         return StartCheck(self._spec, self._pool.send, self._console.notice)
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 
-from hvdrun.doctor.findings import Finding, Host, describe_size
 from hvdrun.doctor.visits import Examination, visit
 from hvdrun.errors import UnknownOptionError, UsageError
+from hvdrun.hosts.findings import Finding, Host, describe_size
 from hvdrun.hosts.preparation import add_hosts, prepare
 from hvdrun.options.flags import find_option
 from hvdrun.options.programs import DOCTOR
@@ -99,7 +99,8 @@ def render(found: Examination, *, cleaned: bool = False) -> str:
         lines.append(f"{pairs} connect, the slowest in {slowest:.1f} ms: {one} to {other}")
     lines.append("")
     count = len(found.findings)
-    lines.append("nothing is wrong" if not count else f"{count} finding{'' if count == 1 else 's'}:")
+    counted = {0: "nothing is wrong", 1: "1 finding:"}
+    lines.append(counted.get(count, f"{count} findings:"))
     for number, finding in enumerate(found.findings, 1):
         lines.append(f"{number}. {finding.what}")
         if finding.remedy:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hvdrun.doctor.findings import Finding, Host, diagnose
 from hvdrun.errors import HostLostEarlyError, HvdrunError, LaunchError
 from hvdrun.hosts.agent_pool import AgentPool
+from hvdrun.hosts.findings import Finding, Host, diagnose
 from hvdrun.hosts.hello import check_version
 from hvdrun.hosts.reach import Transports
 from hvdrun.network.addresses import Restriction

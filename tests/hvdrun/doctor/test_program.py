@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from hvdrun.cli.program import main
-from hvdrun.doctor.findings import Finding, Host
 from hvdrun.doctor.program import Request, complete, read_request, render, render_json
 from hvdrun.doctor.visits import Examination, find_slow, visit
+from hvdrun.hosts.findings import Finding, Host
 from hvdrun.spec.facts import Facts, Leftover
 from hvdrun.version import __version__
 from rendezvous.core.model import Host as Slots

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hvdrun.doctor.findings import Finding, Host, diagnose
+from hvdrun.hosts.findings import Finding, Host, diagnose
 from hvdrun.spec.facts import Facts, Leftover
 
 GIBIBYTE = 1 << 30

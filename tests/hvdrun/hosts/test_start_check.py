@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from hvdrun.doctor.start_check import StartCheck
+from hvdrun.hosts.start_check import StartCheck
 from hvdrun.spec.facts import Facts
 from rendezvous.core.model import Host
 from rendezvous.wire.orders import Examine, Order

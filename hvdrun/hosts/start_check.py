@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
-from hvdrun.doctor.findings import Host, diagnose_at_start
+from hvdrun.hosts.findings import Host, diagnose_at_start
 from hvdrun.spec.facts import Facts
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.wire.orders import Examine, Order
