@@ -14,7 +14,7 @@ class Communicator:
 
     original_rank: int
     original_ranks: tuple[int, ...]
-    committed: tuple[int, tuple[int, ...]]
+    completed: tuple[int, tuple[int, ...]]
 
     is_elastic: bool = False
     agreed: tuple[int, ...] | None = None
@@ -22,7 +22,7 @@ class Communicator:
     @property
     def members(self) -> tuple[int, ...]:
         """Of the last step, or of a later agreement."""
-        return self.committed[1] if self.agreed is None else self.agreed
+        return self.completed[1] if self.agreed is None else self.agreed
 
     def agree_on_members(self) -> None:
         """All that are there have come to the same place."""
@@ -38,10 +38,10 @@ class Communicator:
         """Of a worker that has just entered a job."""
         return cls(rank, tuple(range(size)), (0, tuple(range(size))))
 
-    def commit(self, *lost: int) -> None:
-        """A step is committed, by those who are there but for the lost ones."""
+    def complete_step(self, *lost: int) -> None:
+        """A step is completed, by those who are there but for the lost ones."""
         self.original_ranks = tuple(member for member in self.original_ranks if member not in lost)
-        self.committed, self.agreed = (self.committed[0] + 1, self.original_ranks), None
+        self.completed, self.agreed = (self.completed[0] + 1, self.original_ranks), None
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Player:
 
 
 class Job:
-    """Workers that each have a sampler, and what they have really processed in committed steps."""
+    """Workers that each have a sampler, and what they have really processed in completed steps."""
 
     def __init__(self, chance: random.Random, runtime: SimpleNamespace) -> None:
         self.chance = chance
@@ -66,7 +66,7 @@ class Job:
         self.optimizers = chance.choice([1, 2, 3])  # that step one after the other
         self.is_calm = False
         self.counts = Counter[str]()
-        self.seen: set[int] = set()  # in committed steps of this epoch, padding included
+        self.seen: set[int] = set()  # in completed steps of this epoch, padding included
         self.own: set[int] = set()  # without it
         self.saved: tuple[set[int], set[int]] = set(), set()
         self.players: list[Player] = []
@@ -130,7 +130,7 @@ class Job:
             self.counts["left alone between"] += number > 0 and bool(lost) and len(self.players) == 1
             for player in self.players:
                 self.report_loss(player, lost)
-                player.communicator.commit()
+                player.communicator.complete_step()
         for player in self.players:
             self.use(player, sum(taken))
         self.counts["alone"] += len(self.players) == 1

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.worker_runtime.groups.backends.stubs import LIMIT, run_members
-from worker_runtime.collectives.agreements import Commit, Failed, Join
+from worker_runtime.collectives.agreements import CommitRound, Failed, Join
 from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering import requests
@@ -134,9 +134,9 @@ class ThreadEngine:
         """As the true one."""
         handle.await_response()
 
-    def commit(self, among: Members) -> None:
+    def complete_step(self, among: Members) -> None:
         """As the true one."""
-        self.run(Commit(among))
+        self.run(CommitRound(among))
 
     def note_step(self, process_set: int, index: int) -> None:
         """No stop notice ever comes."""

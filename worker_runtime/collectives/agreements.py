@@ -163,7 +163,7 @@ class Failed(_Agreement[None]):
         """Return nothing."""
 
 
-class Commit(_Agreement[None]):
+class CommitRound(_Agreement[None]):
     """A commit round: waits until all members have completed their step. Joined ranks need not submit it.
 
     Args:

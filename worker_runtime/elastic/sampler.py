@@ -7,7 +7,7 @@ A state with such a sampler restarts the training function, and so resets the sa
 `check_host_updates()` after a loss. Until then the distribution stays, although the job may have shrunk.
 
 All ranks must distribute the samples in the same way, or their numbers of steps would differ. But each rank notices a
-loss at another time, so the present members cannot decide. The members of the last committed step do: they are the same
+loss at another time, so the present members cannot decide. The members of the last completed step do: they are the same
 on all ranks at the same place of the program.
 """
 
@@ -48,7 +48,7 @@ class ElasticSampler:
     remaining_indices: the indices of the last distribution, of all ranks together, in order.
     num_samples: this rank's number of them, padding included.
     total_size: all ranks' number of them, padding included.
-    processed_num: the number of samples of the epoch that are processed, or used in a step that is not committed yet.
+    processed_num: the number of samples of the epoch that are processed, or used in a step that is not complete yet.
     is_in_pass: the present distribution is being iterated over.
 
     Raises:
@@ -73,9 +73,9 @@ class ElasticSampler:
         self._first_row = 0  # the first unprocessed row of that distribution
         self._row = 0  # the number of rows recorded since
         self.is_in_pass = False
-        self._waiting: list[tuple[int, tuple[int, ...]]] = []  # rows of no committed step yet, and the members then
-        self._steps = 0  # the number of committed steps when the last batch was assigned to one
-        self._is_stepping = False  # steps are committed between the batches
+        self._waiting: list[tuple[int, tuple[int, ...]]] = []  # rows of no completed step yet, and the members then
+        self._steps = 0  # the number of completed steps when the last batch was assigned to one
+        self._is_stepping = False  # steps are completed between the batches
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
@@ -99,7 +99,7 @@ class ElasticSampler:
 
         The batch counts as processed for the ranks that took part in the newest step of a `DistributedOptimizer` of the
         global process set. While gradients are accumulated, a batch counts as processed when the next step is
-        committed. If the program has no such optimizer, the batch counts for all present ranks.
+        complete. If the program has no such optimizer, the batch counts for all present ranks.
 
         Args:
             batch_idx: accepted for Horovod's sake; not used.
@@ -116,7 +116,7 @@ class ElasticSampler:
             self._waiting[-1] = self._waiting[-1][0] + rows, present
         else:
             self._waiting.append((rows, present))
-        steps, participants = engine.steps.committed
+        steps, participants = engine.steps.completed
         if steps != self._steps:
             self._is_stepping |= self._row > 0  # else the step may belong to something before the first batch
             self._settle(steps, participants)
@@ -132,18 +132,18 @@ class ElasticSampler:
         if self.may_differ and engine.is_elastic:
             engine.agree_on_members()
             if self._waiting:
-                self._settle(engine.steps.committed[0], engine.steps.members)
+                self._settle(engine.steps.completed[0], engine.steps.members)
 
     def reset(self) -> None:
         """Distribute the unprocessed samples of the epoch among the present workers.
 
-        They are the members of the last committed step, or of a later `end_pass()`. So all ranks that call this at the
+        They are the members of the last completed step, or of a later `end_pass()`. So all ranks that call this at the
         same place of the program get the same result. A worker that was lost since then still gets its part, until the
         next `reset()`.
         """
         ledger = self._write_known()
         engine = RUNTIME.engine
-        self._steps, self._members = engine.steps.committed[0], self._find_members()
+        self._steps, self._members = engine.steps.completed[0], self._find_members()
         self.num_replicas = len(self._members)
         self.rank = self._members.index(engine.steps.original_rank)
         indices = list(range(len(self.dataset)))
@@ -163,7 +163,7 @@ class ElasticSampler:
     def is_outdated(self) -> bool:
         """Whether lost ranks have unprocessed samples, so that `reset()` is due. The same on all ranks.
 
-        It becomes True with the first step that is committed, or the first pass that ends, without the lost ranks.
+        It becomes True with the first step that is completed, or the first pass that ends, without the lost ranks.
         """
         return self._count_left() > 0
 
@@ -171,16 +171,16 @@ class ElasticSampler:
     def may_differ(self) -> bool:
         """Whether ranks may differ in which batches count as processed, since each notices a loss at another time.
 
-        True where batches were recorded and no steps are committed between them. The same on all ranks.
+        True where batches were recorded and no steps are completed between them. The same on all ranks.
         """
         return self._row > 0 and not self._is_stepping
 
     def state_dict(self) -> dict[str, Any]:
         """The epoch, and which of its samples are processed, in plain numbers.
 
-        A batch whose step is not committed yet does not count: its gradient is not in the model.
+        A batch whose step is not complete yet does not count: its gradient is not in the model.
         """
-        steps, participants = RUNTIME.engine.steps.committed
+        steps, participants = RUNTIME.engine.steps.completed
         if self._waiting and steps != self._steps:
             self._settle(steps, participants)
         ledger = self._write_known()
@@ -247,7 +247,7 @@ class ElasticSampler:
         self._steps, self._waiting = steps, []
 
     def _write_known(self) -> Ledger:
-        """The ledger of the processed samples; includes waiting batches where no steps are committed."""
+        """The ledger of the processed samples; includes waiting batches where no steps are completed."""
         return self._ledger if self._is_stepping else self._write_all()
 
     def _write_all(self) -> Ledger:

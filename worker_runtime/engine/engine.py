@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from worker_runtime.collectives.agreements import Commit, Failed, Join
+from worker_runtime.collectives.agreements import CommitRound, Failed, Join
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.group import Group, connect
@@ -93,7 +93,7 @@ class Engine:
     askers: the identifiers of the program's threads that have submitted operations.
     calls: the submissions of the present thread.
     steps: the steps that the ranks have completed.
-    is_elastic: operations run again after a loss, and gradients are kept until their step is committed.
+    is_elastic: operations run again after a loss, and gradients are kept until their step is complete.
 
     For `Succession`, which changes them under the lock of `in_flight`:
 
@@ -346,17 +346,17 @@ class Engine:
         (found,) = self.run(Allreduce([known], Combination(Reduction.MAX), everyone, self.make_name("stopping", None)))
         return bool(found.item())
 
-    def commit(self, among: Members) -> None:
+    def complete_step(self, among: Members) -> None:
         """Wait until all members of a set have completed their step. A single member does not wait.
 
         Raises:
             HorovodInternalError: a rank was lost.
         """
         if among.size > 1:
-            self.run(Commit(among, self.steps.rounds[among.number] + 1))
+            self.run(CommitRound(among, self.steps.rounds[among.number] + 1))
         else:
             with self.in_flight.lock:
-                self.steps.note_commit(among.number, among.ranks)
+                self.steps.note_completed_step(among.number, among.ranks)
 
     def agree_on_members(self) -> None:
         """Wait until all ranks that are left are here. Afterwards `steps.members` has these ranks, on all alike.
@@ -369,16 +369,16 @@ class Engine:
             HorovodInternalError: the job does not continue.
         """
         steps = self.steps
-        before = steps.committed, steps.has_stepped
+        before = steps.completed, steps.has_stepped
         try:
             for _ in range(2):
                 is_done = False
                 while not is_done:
                     with suppress(StepRevokedError):  # the next attempt is among those who are left
-                        self.commit(self.find_members(GLOBAL_SET, "commit"))
+                        self.complete_step(self.find_members(GLOBAL_SET, "commit"))
                         is_done = True
         finally:
-            steps.committed, steps.has_stepped = before
+            steps.completed, steps.has_stepped = before
 
     def progress(self) -> None:
         """Run operations that have been released, without waiting."""
@@ -552,7 +552,7 @@ class Engine:
         elif release.request.signature.kind is Kind.COMMIT:
             number = self.steps.rounds[release.request.process_set]
             with self.in_flight.lock:
-                self.in_flight.note_joined_commit(release, number, generation)
+                self.in_flight.note_joined_round(release, number, generation)
 
     def _note_release(self, release: Release) -> None:
         """Update the counts of names, steps and commit rounds for a released operation."""

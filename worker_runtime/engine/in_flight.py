@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from worker_runtime.collectives.agreements import Commit
+from worker_runtime.collectives.agreements import CommitRound
 from worker_runtime.coordination.messages import Answered
 from worker_runtime.coordination.operation import Handle, Operation, State
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Release
@@ -26,9 +26,9 @@ class Steps:
 
     original_rank: this worker's rank when the engine was created.
     original_ranks: the present members' ranks when the engine was created, in the order of their present ranks.
-    committed: the number of steps that all ranks have committed, and the original ranks that took part in the last one.
+    completed: the number of steps that all ranks have completed, and the original ranks that took part in the last one.
         It includes the steps of a single surviving rank.
-    members: the original ranks that took part in the last committed step, or in a later `Engine.agree_on_members`.
+    members: the original ranks that took part in the last completed step, or in a later `Engine.agree_on_members`.
     rounds: the number of completed commit rounds of each set.
     has_stepped: all ranks have completed a step.
     is_stopping: the last step was released after a stop notice for the job; the same on all ranks.
@@ -37,7 +37,7 @@ class Steps:
     def __init__(self, rank: int, size: int) -> None:
         self.original_rank = rank
         self.original_ranks = tuple(range(size))
-        self.committed = 0, self.original_ranks
+        self.completed = 0, self.original_ranks
         self.members = self.original_ranks
         self.rounds: Counter[int] = Counter()
         self.has_stepped = self.is_stopping = False
@@ -53,11 +53,11 @@ class Steps:
             self.has_stepped = True
             self.is_stopping |= is_stopping
 
-    def note_commit(self, process_set: int, ranks: Sequence[int]) -> None:
-        """Note that these ranks, all members of a set, have committed a step."""
+    def note_completed_step(self, process_set: int, ranks: Sequence[int]) -> None:
+        """Note that these ranks, all members of a set, have completed a step."""
         if process_set == GLOBAL_SET:
             self.members = tuple(self.original_ranks[rank] for rank in ranks)
-            self.committed = self.committed[0] + 1, self.members
+            self.completed = self.completed[0] + 1, self.members
 
 
 class InFlight:
@@ -200,20 +200,20 @@ class InFlight:
         if runs_with_step(operation):
             return
         is_stopping = release.index >= generation.stops_from
-        if isinstance(operation, Commit):
-            self._steps.note_commit(release.request.process_set, release.members)
+        if isinstance(operation, CommitRound):
+            self._steps.note_completed_step(release.request.process_set, release.members)
             self._steps.note_step(release.request.process_set, is_stopping=is_stopping)
         if release.index >= 0:  # else this rank is alone in the set
             self._retry.remember(operation, release, handle.payload, is_stopping=is_stopping)
 
-    def note_joined_commit(self, release: Release, number: int, generation: Generation) -> None:
+    def note_joined_round(self, release: Release, number: int, generation: Generation) -> None:
         """Note a commit round of the other ranks, while this rank has joined. The caller holds the lock.
 
         It must be in this rank's report too: after a loss, a round that one rank has committed and another does not
         know is a contradiction.
         """
         if self._retry is not None and not generation.is_over:
-            commit = Commit(generation.sets.find(release.request.process_set, "commit"), number)
+            commit = CommitRound(generation.sets.find(release.request.process_set, "commit"), number)
             is_stopping = release.index >= generation.stops_from
             self._retry.remember(commit, release, memoryview(b""), is_stopping=is_stopping)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from worker_runtime.collectives.agreements import Commit
+from worker_runtime.collectives.agreements import CommitRound
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.requests import Release, Request
@@ -52,7 +52,7 @@ class Retry:
             payload: the payload of the release.
             is_stopping: the release came after a stop notice for the job.
         """
-        number = operation.number if isinstance(operation, Commit) else 0
+        number = operation.number if isinstance(operation, CommitRound) else 0
         response = bytes(payload) if payload.nbytes <= _RESPONSE_BYTES else b""
         self._completed.append((release, number, STOPPING if number and is_stopping else response))
         if len(self._completed) > _REMEMBERED:
@@ -90,4 +90,4 @@ def decode_response(response: bytes, request: Request, members: tuple[int, ...])
 
 def runs_with_step(operation: Operation[Any]) -> bool:
     """Whether the operation runs again only as part of its optimizer's step, so that it is not reported."""
-    return operation.is_of_step and not isinstance(operation, Commit)
+    return operation.is_of_step and not isinstance(operation, CommitRound)

@@ -11,7 +11,7 @@ reported that it releases nothing more. No operation of the old generation compl
 from collections.abc import Mapping
 from typing import Any
 
-from worker_runtime.collectives.agreements import AddSet, Commit
+from worker_runtime.collectives.agreements import AddSet, CommitRound
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Handle
@@ -175,7 +175,7 @@ class Succession:
             ranks=self.engine.current.sets.list_ranks(operation.request.process_set),
             name=operation.request.name,
             title=operation.title,
-            number=operation.number if isinstance(operation, Commit) else 0,
+            number=operation.number if isinstance(operation, CommitRound) else 0,
             index=index,
             root=operation.needed_rank,
             obstacle=operation.find_obstacle(is_begun=index is not None),
@@ -221,14 +221,14 @@ class Succession:
         self._indices.pop(handle, None)
         operation = handle.operation
         request = operation.request
-        number = operation.number if isinstance(operation, Commit) else 0
+        number = operation.number if isinstance(operation, CommitRound) else 0
         response = done.get((former, number, "" if number else request.name))
         if response is not None and handle in self._reported:
             release, payload = decode_response(b"" if number else response, request, former)
             engine.in_flight.release(handle, release, (), payload, engine.current)
             if number:
                 engine.steps.rounds[request.process_set] = number
-                engine.steps.note_commit(request.process_set, former)
+                engine.steps.note_completed_step(request.process_set, former)
                 engine.steps.note_step(request.process_set, is_stopping=response == STOPPING)
             engine.in_flight.forget(handle)
             return

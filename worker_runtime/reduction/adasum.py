@@ -15,7 +15,7 @@ from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import DeadlockError, StepRevokedError, SupersededError
 from worker_runtime.reduction.bucket import Entry
-from worker_runtime.reduction.communicator import Communicator, commit_alone
+from worker_runtime.reduction.communicator import Communicator, complete_step_alone
 from worker_runtime.reduction.parameters import NamedParameters, TrackedParameters
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.settings import Compressor
@@ -91,7 +91,7 @@ class AdasumReducer:
         if comm is None or not parameters:
             result = move()
             if parameters:
-                self._commit_alone()
+                self._complete_step_alone()
             return result
         starts = [parameter.detach().clone() for parameter in parameters]
         frozen = self._tracked.list_frozen()
@@ -151,17 +151,17 @@ class AdasumReducer:
                     self._check.ask(comm)
                     self._check.finish(comm)
                 combined = self._combine(comm, deltas)
-                comm.commit(self._index)
+                comm.complete_step(self._index)
             except StepRevokedError:  # the step runs again
                 continue
             if self._check is not None:
                 self._check.count_step()
             return combined
-        self._commit_alone()
+        self._complete_step_alone()
         return deltas
 
-    def _commit_alone(self) -> None:
-        commit_alone(self._get_engine(), self._find_set)
+    def _complete_step_alone(self) -> None:
+        complete_step_alone(self._get_engine(), self._find_set)
 
     def _combine(self, comm: Communicator, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
         name = _STEP.format(comm.name)

@@ -144,7 +144,7 @@ class Step:
     def restart(self) -> "Step":
         """A step with the same local gradients and nothing submitted, to reduce them again.
 
-        What the previous step has reduced stays reduced: its commit was done.
+        What the previous step has reduced stays reduced: its commit round was done.
         """
         for entry in list(self.list_ready()):
             self.ready.setdefault(entry, entry.find_version())

@@ -15,7 +15,7 @@ class Communicator:
     """The ranks that average the same gradients, seen from one of them.
 
     name: the optimizer's unique name, the same on all ranks, which must create optimizers of a label in one order.
-    is_elastic: local gradients are kept until their step is committed, to be reduced again after a loss.
+    is_elastic: local gradients are kept until their step is complete, to be reduced again after a loss.
     """
 
     engine: Engine
@@ -56,8 +56,8 @@ class Communicator:
         members = self.engine.find_members(self.members.number, "DistributedOptimizer")
         return replace(self, members=members) if members.size > 1 else None
 
-    def commit(self, index: int) -> None:
-        """Commit the step. In an elastic job this waits until all ranks have its results.
+    def complete_step(self, index: int) -> None:
+        """Complete the step. In an elastic job this waits until all ranks have its results.
 
         Args:
             index: the index of the step's last release.
@@ -66,22 +66,22 @@ class Communicator:
             StepRevokedError: a rank was lost before; the step must run again.
         """
         if self.is_elastic:
-            self.engine.commit(self.members)
+            self.engine.complete_step(self.members)
         else:
             self.engine.note_step(self.members.number, index)
 
 
-def commit_alone(engine: Engine, find_set: Callable[[], int]) -> None:
-    """Commit a step of the only surviving rank of an elastic job, which has no communicator.
+def complete_step_alone(engine: Engine, find_set: Callable[[], int]) -> None:
+    """Complete a step of the only surviving rank of an elastic job, which has no communicator.
 
-    The sampler needs it: the members of the last committed step decide which samples are processed.
+    The sampler needs it: the members of the last completed step decide which samples are processed.
 
     Args:
         engine: the engine of the present generation.
         find_set: returns the number of the process set.
     """
     if engine.is_elastic and engine.size == 1 and find_set() == GLOBAL_SET:
-        engine.commit(engine.find_members(GLOBAL_SET, "DistributedOptimizer"))
+        engine.complete_step(engine.find_members(GLOBAL_SET, "DistributedOptimizer"))
 
 
 def _make_name(engine: Engine, process_set: int, label: str) -> str:

@@ -2,7 +2,7 @@
 
 A large gradient is copied into its part of the flat tensor by one multiplication, which also divides by the number of
 ranks. In a static job the part then becomes the parameter's gradient, and autograd's tensor is dropped. In an elastic
-job the local gradient stays until the step is committed, since it may have to be reduced again.
+job the local gradient stays until the step is complete, since it may have to be reduced again.
 
 Small gradients are packed: one call of torch copies all gradients of a bucket when the last one is there, and one call
 copies the results back. For small gradients a call costs more than a copy.

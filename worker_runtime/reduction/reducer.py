@@ -39,7 +39,7 @@ from worker_runtime.errors import (
     UnfinishedStepError,
 )
 from worker_runtime.reduction.bucket import Bucket, Entry, Step
-from worker_runtime.reduction.communicator import Communicator, commit_alone
+from worker_runtime.reduction.communicator import Communicator, complete_step_alone
 from worker_runtime.reduction.idle_gpu import IdleGpuWatch
 from worker_runtime.reduction.parameters import NamedParameters, TrackedParameters
 from worker_runtime.reduction.plan import (
@@ -194,7 +194,7 @@ class GradientReducer:
                 self._step.follows_reduced = self._has_reduced = True
                 return
             self._end_step()
-            commit_alone(self._get_engine(), self._find_set)
+            complete_step_alone(self._get_engine(), self._find_set)
 
     def discard(self) -> None:
         """Discard the gradients of this step; their values are undefined afterwards.
@@ -404,7 +404,7 @@ class GradientReducer:
                 self._check.finish(comm)
             step = self._step
             indices = (-1 if handle.release is None else handle.release.index for handle in step.handles.values())
-            comm.commit(max(indices, default=-1))  # until then the local gradients may be needed again
+            comm.complete_step(max(indices, default=-1))  # until then the local gradients may be needed again
             if self._check is not None:
                 self._check.count_step()
             for bucket in self._buckets:

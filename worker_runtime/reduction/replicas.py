@@ -88,7 +88,7 @@ class ReplicaCheck:
                     raise ReplicasDifferError(name, self._steps, max(0, self._steps - self._interval))
 
     def count_step(self) -> None:
-        """Count a committed step. A revoked one does not count: only some ranks may have finished its comparison."""
+        """Count a completed step. A revoked one does not count: only some ranks may have finished its comparison."""
         self._handle = None
         self._steps += 1
 

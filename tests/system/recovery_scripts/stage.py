@@ -15,7 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from worker_runtime.collectives.agreements import Commit
+from worker_runtime.collectives.agreements import CommitRound
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Members, Operation
@@ -97,7 +97,7 @@ class Stage:
     def _watch_runtime(self) -> None:
         """Hear of what happens inside the runtime."""
         stage, dies_asked = self, any(place == "asked" for _, _, place, _ in self._plan)
-        suspend, resume, commit = Succession.suspend, Succession.resume, Engine.commit
+        suspend, resume, commit = Succession.suspend, Succession.resume, Engine.complete_step
         start = Generation.start
         form: Callable[..., Group | None] = getattr(formation, "form")  # noqa: B009 - it is imported there
 
@@ -112,7 +112,7 @@ class Stage:
         def note_commit(engine: Engine, among: Members) -> None:
             stage.come_to("commit")
             if dies_asked and among.size > 1:  # a single member asks no other
-                handle = engine.submit(Commit(among, engine.steps.rounds[among.number] + 1), at_once=True)
+                handle = engine.submit(CommitRound(among, engine.steps.rounds[among.number] + 1), at_once=True)
                 stage.come_to("asked")
                 engine.wait(handle)
             else:
@@ -134,7 +134,7 @@ class Stage:
         replace: Callable[[object, str, Any], None] = setattr
         replace(Succession, "suspend", note_suspend)
         replace(Succession, "resume", note_resume)
-        replace(Engine, "commit", note_commit)
+        replace(Engine, "complete_step", note_commit)
         replace(Generation, "start", note_start)
         replace(formation, "form", note_form)
 

@@ -82,10 +82,10 @@ class Trainer:
         self._use_set()
         members = []
         for part, optimizer in zip(self.recipe.parts, self.optimizers, strict=True):
-            before = RUNTIME.engine.steps.committed[0]
+            before = RUNTIME.engine.steps.completed[0]
             self._step(part, optimizer, samples)
             engine = RUNTIME.engine
-            number, participants = engine.steps.committed
+            number, participants = engine.steps.completed
             members.append(participants if number > before else engine.steps.original_ranks)
         for scheduler in self.schedulers:
             scheduler.step()

@@ -213,7 +213,7 @@ def main() -> None:
                 stage.note("batch", entry=entry, step=state.step, epoch=state.epoch, samples=[samples])
                 training.step(samples)
                 assert training.optimizer.num_update == state.step + 1, (training.optimizer.num_update, state.step)
-                members = [RUNTIME.engine.steps.committed[1]]
+                members = [RUNTIME.engine.steps.completed[1]]
                 stage.note("step", entry=entry, step=state.step, members=members, digest=training.digest())
                 state.sampler.record_batch(state.step, len(samples))
                 stage.come_to("stepped")

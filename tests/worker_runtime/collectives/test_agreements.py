@@ -4,7 +4,7 @@ import pytest
 
 from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives.agreements import AddSet, Barrier, Commit, Join, RemoveSet
+from worker_runtime.collectives.agreements import AddSet, Barrier, CommitRound, Join, RemoveSet
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.requests import Kind, Release
 
@@ -22,7 +22,7 @@ def release(operation: Operation[object], members: tuple[int, ...] = (0, 1), val
         (Join(PAIR), Kind.JOIN, "join"),
         (AddSet([1, 0], PAIR), Kind.ADD_SET, "add_process_set"),
         (RemoveSet(3, PAIR), Kind.REMOVE_SET, "remove_process_set"),
-        (Commit(PAIR), Kind.COMMIT, "commit"),
+        (CommitRound(PAIR), Kind.COMMIT, "commit"),
     ],
     ids=lambda part: type(part).__name__,
 )
@@ -33,7 +33,7 @@ def test_agreements_ask_by_name_and_move_nothing(operation: Operation[object], k
 
 def test_agreements_run_on_real_ranks() -> None:
     def body(engine: ThreadEngine) -> object:
-        return [engine.run(operation) for operation in (Barrier(engine.all, "barrier.x"), Commit(engine.all))]
+        return [engine.run(operation) for operation in (Barrier(engine.all, "barrier.x"), CommitRound(engine.all))]
 
     assert run(body) == [[None, None]] * 2
 

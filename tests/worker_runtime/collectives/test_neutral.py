@@ -6,7 +6,7 @@ import torch
 from tests.worker_runtime.collectives.ways import compute, in_three_ways, run
 from tests.worker_runtime.threads import ELEMENTWISE, ThreadEngine
 from worker_runtime.collectives.adasum import Adasum
-from worker_runtime.collectives.agreements import Commit
+from worker_runtime.collectives.agreements import CommitRound
 from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.broadcast import Broadcast
@@ -94,7 +94,7 @@ def test_a_joined_rank_gives_no_rows_where_that_is_tolerated() -> None:
 
 
 def test_data_inside_the_request_and_commits_need_nothing() -> None:
-    for operation in (Allreduce([torch.ones(2)], Combination(), PAIR, "allreduce.x"), Commit(PAIR)):
+    for operation in (Allreduce([torch.ones(2)], Combination(), PAIR, "allreduce.x"), CommitRound(PAIR)):
         release = Release(3, operation.request, (0, 1), joined=(1,))
         neutral = make_neutral(release, 1)
         assert (neutral.title, neutral.request) == (operation.title, operation.request)

@@ -101,7 +101,7 @@ def test_a_state_of_horovods_means_the_first_samples(communicator: SimpleNamespa
 def play(runtime: SimpleNamespace, rank: int, size: int, count: int, acts: str) -> ElasticSampler:
     """A sampler of that rank, after acts that each are a letter and numbers.
 
-    c: a step is committed, from now on without these ranks. l: their loss is heard of. b: a batch of this size.
+    c: a step is completed, from now on without these ranks. l: their loss is heard of. b: a batch of this size.
     s: its state is asked for.
     """
     communicator = runtime.engine = Communicator.take(rank, size)
@@ -109,7 +109,7 @@ def play(runtime: SimpleNamespace, rank: int, size: int, count: int, acts: str) 
     for act, *numbers in acts.split():
         ranks = tuple(map(int, numbers))
         if act == "c":
-            communicator.commit(*ranks)
+            communicator.complete_step(*ranks)
         elif act == "l":
             communicator.original_ranks = tuple(member for member in communicator.original_ranks if member not in ranks)
         elif act == "b":
@@ -212,12 +212,12 @@ def test_samples_that_an_epoch_leaves_are_warned_of_once(
 ) -> None:
     engine = communicator.engine = Communicator.take(origin, 3)
     sampler = ElasticSampler(range(9), shuffle=False)
-    engine.commit(1)
+    engine.complete_step(1)
     sampler.record_batch(0, 3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         sampler.set_epoch(1)
-        engine.commit()
+        engine.complete_step()
         sampler.record_batch(0, 9)
         sampler.set_epoch(2)
     assert [str(warning.message).split(" are")[0] for warning in caught] == warned

@@ -13,15 +13,15 @@ from worker_runtime.errors import HorovodInternalError, StepRevokedError
 def agree(*rounds: tuple[int, ...] | Exception) -> Steps:
     """The counts of steps after an agreement whose commit rounds have these members, or raise these errors."""
     steps, answers = Steps(0, 3), iter(rounds)
-    steps.note_commit(0, (0, 1, 2))
+    steps.note_completed_step(0, (0, 1, 2))
 
-    def commit(_: object) -> None:
+    def complete_step(_: object) -> None:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
-        steps.note_commit(0, answer)
+        steps.note_completed_step(0, answer)
 
-    engine = SimpleNamespace(steps=steps, find_members=lambda *_: None, commit=commit)
+    engine = SimpleNamespace(steps=steps, find_members=lambda *_: None, complete_step=complete_step)
     try:
         Engine.agree_on_members(cast("Any", engine))
     except HorovodInternalError:
@@ -42,4 +42,4 @@ def test_the_members_are_those_of_the_last_round_and_no_step_is_counted(
     rounds: tuple[tuple[int, ...] | Exception, ...],
 ) -> None:
     steps = agree(*rounds)
-    assert (steps.members, steps.committed, steps.has_stepped) == ((0, 2), (1, (0, 1, 2)), False)
+    assert (steps.members, steps.completed, steps.has_stepped) == ((0, 2), (1, (0, 1, 2)), False)

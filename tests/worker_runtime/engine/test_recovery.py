@@ -16,7 +16,7 @@ from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.conversation import Errand
 from tests.worker_runtime.generation import LARGE, PlayedGeneration, make_succession, retry
 from worker_runtime.api.process_set import ProcessSet, remove_process_set
-from worker_runtime.collectives.agreements import AddSet, Barrier, Commit, Join
+from worker_runtime.collectives.agreements import AddSet, Barrier, CommitRound, Join
 from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.alltoall import Alltoall
@@ -96,7 +96,7 @@ def only(pending: tuple[PendingOperation, ...]) -> PendingOperation:
 
 
 def test_a_commit_that_not_all_have_requested_is_revoked(scene: Scene) -> None:
-    handle = scene.ask(Commit(scene.all_ranks, 1))
+    handle = scene.ask(CommitRound(scene.all_ranks, 1))
     report = scene.interrupt()
     pending = only(report.pending)
     assert (pending.ranks, pending.number, pending.index, pending.obstacle) == (THREE, 1, None, "")
@@ -104,16 +104,16 @@ def test_a_commit_that_not_all_have_requested_is_revoked(scene: Scene) -> None:
     scene.resume()
     with pytest.raises(StepRevokedError):
         scene.engine.wait(handle)
-    assert (scene.engine.steps.committed, scene.engine.steps.original_ranks) == ((0, THREE), (0, 2))
+    assert (scene.engine.steps.completed, scene.engine.steps.original_ranks) == ((0, THREE), (0, 2))
 
 
 def test_a_commit_that_all_have_requested_is_done_with_its_ranks(scene: Scene) -> None:
     engine = scene.engine
-    handle = scene.ask(Commit(scene.all_ranks, 1))
+    handle = scene.ask(CommitRound(scene.all_ranks, 1))
     scene.interrupt()
     scene.resume(Done(THREE, 1))
     scene.engine.wait(handle)
-    assert engine.steps.committed == (1, THREE)
+    assert engine.steps.completed == (1, THREE)
     assert (engine.rank, engine.size, engine.generation, engine.steps.original_ranks) == (0, 2, 2, (0, 2))
 
 
@@ -121,7 +121,7 @@ def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: S
     engine = scene.engine
     engine.current.stops_from = 8
     for number, index in ((1, 7), (2, 8)):
-        handle = scene.ask(Commit(scene.all_ranks, number))
+        handle = scene.ask(CommitRound(scene.all_ranks, number))
         scene.before.release(number - 1, index=index)
         scene.engine.wait(handle)
         assert (engine.steps.has_stepped, engine.steps.is_stopping) == (True, number == 2)
@@ -132,7 +132,7 @@ def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: S
 def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_there(
     scene: Scene, response: bytes
 ) -> None:
-    handle = scene.ask(Commit(scene.all_ranks, 1))
+    handle = scene.ask(CommitRound(scene.all_ranks, 1))
     scene.interrupt()
     scene.resume(Done(THREE, 1, response=response))
     scene.engine.wait(handle)
@@ -140,23 +140,23 @@ def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_
 
 
 def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Scene) -> None:
-    first = scene.ask(Commit(scene.all_ranks, 1))
+    first = scene.ask(CommitRound(scene.all_ranks, 1))
     scene.before.release(0, index=7)
     scene.engine.wait(first)
-    second = scene.engine.submit(Commit(scene.all_ranks, 2))
+    second = scene.engine.submit(CommitRound(scene.all_ranks, 2))
     report = scene.interrupt()
     assert report.completed == (CompletedOperation(THREE, "commit", 7, 1),)
     assert (only(report.pending).number, report.seen) == (2, 7)
     scene.resume()
     with pytest.raises(StepRevokedError):
         scene.engine.wait(second)
-    assert scene.engine.steps.committed == (1, THREE)
+    assert scene.engine.steps.completed == (1, THREE)
 
 
 def test_a_joined_rank_reports_the_commits_of_the_others(scene: Scene) -> None:
     scene.ask(Join(scene.all_ranks))
     for index in range(2):
-        release = Release(index, Commit(scene.all_ranks, 1 + index).request, THREE, joined=(0,))
+        release = Release(index, CommitRound(scene.all_ranks, 1 + index).request, THREE, joined=(0,))
         scene.before.sequencer.send(Frame.NEUTRAL, encode_neutral(release))
     scene.engine.progress()
     assert [(each.number, each.index) for each in scene.interrupt().completed] == [(1, 0), (2, 1)]
@@ -403,7 +403,7 @@ def test_a_step_is_revoked_also_where_no_rank_was_lost(scene: Scene, *, is_resum
     scene.succession.adopt(2, 0, 3, retry(*THREE))
     if is_resumed:
         scene.succession.resume(scene.after.group, scene.after.link)
-    for operation in (of_step, Commit(of_step.among, 1)):
+    for operation in (of_step, CommitRound(of_step.among, 1)):
         with pytest.raises(StepRevokedError):
             scene.engine.submit(operation)
     assert scene.engine.submit(other).operation is other
@@ -451,16 +451,16 @@ def test_the_last_rank_commits_by_itself(scene: Scene) -> None:
     for number in range(3):
         answer_one(before, number, is_committed=True)
     stepping.finish()
-    assert engine.steps.committed == (1, THREE)
+    assert engine.steps.completed == (1, THREE)
     stepping = Errand(second.synchronize)
     answer_one(before, 3)
     scene.interrupt()
     scene.resume_alone()
     stepping.finish()
-    assert engine.steps.committed == (2, (0,))
+    assert engine.steps.completed == (2, (0,))
     assert [parameter.grad.tolist() for parameter in parameters] == [[7.0, 7.0], [1.0, 1.0]]
     second.synchronize()
-    assert engine.steps.committed == (3, (0,))
+    assert engine.steps.completed == (3, (0,))
 
 
 def make_reducer(scene: Scene, parameter: torch.nn.Parameter) -> GradientReducer:
@@ -553,7 +553,7 @@ def test_a_step_of_which_some_were_done_runs_with_step_from_the_gradients_that_w
     assert asked[1][1] == pack(0.5, 1.0)
     stepping.finish()
     assert parameter.grad.tolist() == [10.0, 20.0]
-    assert scene.engine.steps.committed == (1, (0, 2))
+    assert scene.engine.steps.completed == (1, (0, 2))
 
 
 def answer_one(

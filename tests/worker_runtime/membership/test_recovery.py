@@ -14,7 +14,7 @@ from rendezvous.core.model import Slot, Worker
 from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Call, Registrar, publish
-from worker_runtime.collectives.agreements import Commit
+from worker_runtime.collectives.agreements import CommitRound
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import SUM
 from worker_runtime.coordination.group import Group
@@ -298,7 +298,7 @@ def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
 def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: Stage) -> None:
     """Else the others, who have done it with this rank, would seem to be wrong."""
     engine, generation = stage.begin(size=3), stage.generations[5]
-    handle = engine.submit(Commit(engine.find_members(GLOBAL_SET, "commit"), 1))
+    handle = engine.submit(CommitRound(engine.find_members(GLOBAL_SET, "commit"), 1))
     generation.sequencer.read_names(1)
     generation.release(0, index=7)
     engine.wait(handle)

@@ -69,7 +69,7 @@ class Step:
     """An optimizer steps, in one of STEPS.
 
     recovers: the job recovers at this one of PLACES, where the way comes to it.
-    early: if the step is revoked when it is to be committed, the ranks that hear it when the replicas are compared.
+    early: if the step is revoked when it is to be completed, the ranks that hear it when the replicas are compared.
     """
 
     optimizer: int

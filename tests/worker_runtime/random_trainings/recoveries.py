@@ -24,12 +24,12 @@ def recover() -> None:
 
 @contextmanager
 def revoking(*, is_early: bool) -> Iterator[None]:
-    """The first step that is taken here is revoked when it is to be committed.
+    """The first step that is taken here is revoked when it is to be completed.
 
     is_early: as soon as the replicas are compared, where they are.
     """
     engine = RUNTIME.engine
-    plain = {name: getattr(engine, name) for name in ("commit", "submit", "wait")}
+    plain = {name: getattr(engine, name) for name in ("complete_step", "submit", "wait")}
 
     def revoke() -> None:
         for name in plain:
@@ -48,7 +48,7 @@ def revoking(*, is_early: bool) -> Iterator[None]:
             revoke()
         return found
 
-    hooks: dict[str, Callable[..., Any]] = {"commit": lambda _: revoke(), "submit": submit, "wait": wait}
+    hooks: dict[str, Callable[..., Any]] = {"complete_step": lambda _: revoke(), "submit": submit, "wait": wait}
     vars(engine).update(hooks)
     try:
         yield

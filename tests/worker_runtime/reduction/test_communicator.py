@@ -14,7 +14,7 @@ from tests.worker_runtime.reduction.gradients import (
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.adasum import AdasumReducer
-from worker_runtime.reduction.communicator import Communicator, commit_alone
+from worker_runtime.reduction.communicator import Communicator, complete_step_alone
 
 
 def test_a_new_generation_begins_anew() -> None:
@@ -87,10 +87,10 @@ def test_the_steps_of_one_rank_of_several_or_of_a_set_are_none_of_all_ranks() ->
     world = World(3, is_elastic=True)
     for engine in world.engines:
         engine.process_sets.add(1, (1,), 0)
-    commit_alone(world.engines[1], lambda: 1)
-    commit_alone(world.engines[0], lambda: 1)
+    complete_step_alone(world.engines[1], lambda: 1)
+    complete_step_alone(world.engines[0], lambda: 1)
     assert [engine.asked for engine in world.engines] == [[]] * 3
     lone = World(1, is_elastic=True).engines[0]
     lone.process_sets.add(1, (0,), 0)
-    commit_alone(lone, lambda: 1)
+    complete_step_alone(lone, lambda: 1)
     assert lone.asked == []

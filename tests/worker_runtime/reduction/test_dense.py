@@ -106,14 +106,14 @@ def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_
         local = [parameter.grad for parameter in parameters]
         kept = [reducer._step.find_local(entry) for entry in reducer.entries]
         assert all(mine is theirs for mine, theirs in zip(local, kept, strict=True))
-        commit = engine.commit
+        commit = engine.complete_step
 
         def look_and_commit(among: Members) -> None:
             commit(among)
             assert all(parameter.grad is mine for parameter, mine in zip(parameters, local, strict=True))
             assert list_gradients(parameters) == [[engine.rank + 1] * 4] * 2
 
-        engine.commit = look_and_commit
+        engine.complete_step = look_and_commit
         reducer.synchronize()
         assert not reducer._step.contents
         return engine.asked[-1], list_gradients(parameters)

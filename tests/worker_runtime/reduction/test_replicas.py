@@ -41,7 +41,7 @@ def test_a_step_that_one_rank_has_compared_when_it_is_revoked_counts_once_on_all
         adasum = AdasumReducer(lambda: named, lambda: engine, lambda: 0, None, ReplicaCheck(lambda: named, interval=2))
         for number in range(6):
             if number == revoked:
-                next_call = "submit" if kind == "Adasum" else "commit"  # after the comparison
+                next_call = "submit" if kind == "Adasum" else "complete_step"  # after the comparison
                 revoke(engine, next_call if engine.rank == 0 else "wait", monkeypatch)
             if kind == "Adasum":
                 adasum.step(lambda: None)

@@ -38,7 +38,7 @@ def read(loader: DataLoader[Any], runtime: SimpleNamespace) -> list[list[int]]:
     batches = []
     for batch in loader:
         batches.append(batch.tolist())
-        runtime.engine.commit()
+        runtime.engine.complete_step()
     return batches
 
 
@@ -68,7 +68,7 @@ def test_a_batch_counts_from_when_the_state_is_saved_after_its_step(
     batches = iter(loader)
     for _ in range(used):
         next(batches)
-        runtime.engine.commit()
+        runtime.engine.complete_step()
     assert loader.sampler.state_dict()["processed_num"] == expected
     assert loader.sampler.state_dict()["processed_num"] == expected  # the same batch once
 
@@ -77,7 +77,7 @@ def test_a_batch_in_use_does_not_count_when_the_state_returns_to_a_commit(runtim
     loader = make_loader()
     batches = iter(loader)
     next(batches)
-    runtime.engine.commit()
+    runtime.engine.complete_step()
     saved = loader.sampler.state_dict()
     next(batches)  # of a step that fails
     loader.sampler.load_state_dict(saved)
@@ -92,7 +92,7 @@ def test_training_that_begins_again_continues_in_the_same_epoch(runtime: SimpleN
     batches = iter(loader)
     for _ in range(2):
         next(batches)
-        runtime.engine.commit()
+        runtime.engine.complete_step()
     assert not loader.sampler.is_outdated  # as a state asks that looks for changes of the job
     runtime.engine = Communicator.take(0, 1)  # of one worker now
     loader.sampler.reset()
@@ -111,7 +111,7 @@ def test_samples_of_a_lost_worker_come_at_the_end_of_the_pass(runtime: SimpleNam
     loader, batches = make_loader(), []
     for batch in loader:
         batches.append(batch.tolist())
-        runtime.engine.commit(*([1] if len(batches) == 2 else []))
+        runtime.engine.complete_step(*([1] if len(batches) == 2 else []))
     assert batches == [[0, 2], [4, 6], [8, 10], [5, 7], [9, 11]]
     assert (loader.sampler.epoch, loader.sampler.processed_num) == (0, COUNT)
     assert ([*chain(*read(loader, runtime))], loader.sampler.epoch) == ([*range(COUNT)], 1)
@@ -137,7 +137,7 @@ def test_an_evaluation_between_a_step_and_the_next_batch_does_not_change_the_ran
     training, evaluation, batches = make_loader(), make_loader(), []
     for batch in training:
         batches.append(batch.tolist())
-        runtime.engine.commit()
+        runtime.engine.complete_step()
         if len(batches) == 2:
             runtime.engine.original_ranks = (0,)  # after the step
             assert sum(map(len, evaluation)) == COUNT
@@ -166,7 +166,7 @@ def test_batches_are_recorded_with_their_samples(
 def test_a_batch_that_the_program_records_counts_once(runtime: SimpleNamespace) -> None:
     loader = make_loader()
     for step, samples in enumerate(loader):
-        runtime.engine.commit()
+        runtime.engine.complete_step()
         loader.sampler.record_batch(step, len(samples))
         assert loader.sampler.state_dict()["processed_num"] == 4 * (step + 1)
 
@@ -174,7 +174,7 @@ def test_a_batch_that_the_program_records_counts_once(runtime: SimpleNamespace) 
 def test_the_last_batch_of_a_pass_that_is_left_early_counts(runtime: SimpleNamespace) -> None:
     loader = make_loader()
     for _ in loader:
-        runtime.engine.commit()
+        runtime.engine.complete_step()
         break
     assert loader.sampler.state_dict()["processed_num"] == 4
     read(loader, runtime)

@@ -40,7 +40,7 @@ def read(loader: DataLoader, runtime: SimpleNamespace) -> list[list[int]]:
     batches = []
     for batch in loader:
         batches.append(batch.asnumpy().tolist())
-        runtime.engine.commit()
+        runtime.engine.complete_step()
     return batches
 
 
@@ -71,7 +71,7 @@ def test_samples_of_a_lost_worker_come_at_the_end_of_the_pass(runtime: SimpleNam
     loader, batches = make_loader(), []
     for batch in loader:
         batches.append(batch.asnumpy().tolist())
-        runtime.engine.commit(*([1] if len(batches) == 2 else []))
+        runtime.engine.complete_step(*([1] if len(batches) == 2 else []))
     assert batches == [[0, 2], [4, 6], [8, 10], [5, 7], [9, 11]]
     assert ([*chain(*read(loader, runtime))], loader.sampler.epoch) == (DATA, 1)
 

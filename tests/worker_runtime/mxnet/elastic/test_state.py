@@ -359,7 +359,7 @@ def test_the_samples_of_lost_workers_begin_the_function_again(ranks: RankPool) -
         def train(state: hvd.elastic.GluonState) -> None:
             dealt.append((len(state.sampler), state.sampler.num_replicas))
             state.commit()
-            samplers.RUNTIME.engine.steps.committed = 1, (0, 1)
+            samplers.RUNTIME.engine.steps.completed = 1, (0, 1)
             state.sampler._members = (0, 1, 2) if len(dealt) == 1 else (0, 1)  # as if one more had been there
             state.commit()
 

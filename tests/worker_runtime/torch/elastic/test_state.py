@@ -209,7 +209,7 @@ def test_a_lost_rank_s_samples_begin_the_function_anew(ranks: RankPool) -> None:
         def train(state: hvd.elastic.TorchState) -> None:
             dealt.append((len(state.sampler), state.sampler.num_replicas))
             state.commit()
-            samplers.RUNTIME.engine.steps.committed = 1, (0, 1)
+            samplers.RUNTIME.engine.steps.completed = 1, (0, 1)
             state.sampler._members = (0, 1, 2) if len(dealt) == 1 else (0, 1)  # as if one more had been there
             state.commit()
 
@@ -226,8 +226,8 @@ def test_samples_are_dealt_out_anew_also_where_the_sync_is_skipped(ranks: RankPo
         sampler = hvd.elastic.ElasticSampler(range(8), shuffle=False)
         state = hvd.elastic.TorchState(sampler=sampler)
         state.sync()
-        for batch in range(2):  # as if steps had been committed
-            samplers.RUNTIME.engine.steps.committed = batch + 1, (0, 1)
+        for batch in range(2):  # as if steps had been completed
+            samplers.RUNTIME.engine.steps.completed = batch + 1, (0, 1)
             sampler.record_batch(batch, 1)
         dealt, syncs = [], []
         state._handlers["sampler"].sync = lambda: syncs.append("sync")
