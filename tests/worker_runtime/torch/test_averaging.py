@@ -140,6 +140,33 @@ def test_a_closure_that_synchronizes_is_warned_of_a_second_average(ranks: RankPo
     ranks.run(body)
 
 
+@pytest.mark.parametrize(("op", "expected"), [(hvd.Average, 1.5), (hvd.Sum, 3.0), (hvd.Adasum, 1.5)])
+def test_a_closure_that_fails_leaves_each_rank_its_gradient_and_the_next_step_takes_it_once(
+    ranks: RankPool, op: Reduction, expected: float
+) -> None:
+    def body() -> object:
+        parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(3)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), op=hvd.Sum, groups=3)
+
+        def compute(factor: float) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = factor * torch.cat(parameters).sum()
+            loss.backward()
+            if factor == 1.0:
+                raise KeyError(factor)
+            return loss
+
+        for _ in range(6):  # by then buckets are submitted during backward
+            optimizer.step(lambda: compute(0.0))
+        with pytest.raises((KeyError, hvd.HorovodInternalError)):
+            optimizer.step(lambda: compute(hvd.rank() + 1.0))
+        kept = [parameter.grad.item() for parameter in parameters if parameter.grad is not None]
+        hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), op=op).step()
+        return kept, [parameter.item() for parameter in parameters]
+
+    assert ranks.run(body) == [([rank + 1.0] * 3, [-expected] * 3) for rank in range(2)]
+
+
 def test_loading_a_state_discards_the_present_step(ranks: RankPool) -> None:
     def body() -> object:
         parameter, optimizer = make_optimizer()
