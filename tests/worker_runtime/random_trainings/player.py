@@ -93,7 +93,7 @@ class Player:
         self._scaler.scale(torch.zeros(1))  # else it has no scale, and refuses to step
         self._is_clean = True  # no gradient has come since all were averaged or cleared
         self._has_infinity = False  # perhaps, in some gradient
-        self._is_uneven = False  # some ranks have had gradients that others have not
+        self._is_uneven = False  # some ranks have gradients that others have not
         self._outcome = Outcome()
 
     def play(self) -> Outcome:
@@ -236,7 +236,7 @@ class Player:
             for wrapped in self._wraps:
                 if wrapped.wrap.passes == 1:
                     wrapped.passes, wrapped.has_dropped = 0, wrapped.has_dropped or wrapped.passes > 0
-            self._is_clean, self._has_infinity = True, False
+            self._is_clean, self._has_infinity, self._is_uneven = True, False, False
 
     def _average(self, wrapped: Wrapped) -> None:
         """What `synchronize()` does, for one process: a parameter without a gradient counts as zeros."""
