@@ -10,7 +10,7 @@ NOBODY = 65534
 
 @contextmanager
 def as_stranger(folder: Path) -> Iterator[None]:
-    """Act as a user without privileges, who can reach this folder; without an effect where this user is none."""
+    """Act as a user without privileges, who can reach this folder. A user other than root has none already."""
     if os.geteuid() != 0:
         yield
         return

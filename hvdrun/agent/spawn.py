@@ -168,7 +168,7 @@ class WorkerEnvironment:
 
 
 def make_service_environment(begin: Begin) -> dict[bytes, bytes]:
-    """The environment of a process that serves the workers: it has one thread, and the origin of this job and host."""
+    """The environment of a process that serves the workers: one thread, and the job and host that it belongs to."""
     origin = {JOB: begin.job, SLOT: f"{begin.host}:0", INCARNATION: "0"}
     own = {os.fsencode(name): os.fsencode(value) for name, value in origin.items()}
     return {**begin.environment, **own, **_ONE_THREAD}

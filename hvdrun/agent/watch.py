@@ -6,8 +6,8 @@ when the end of a worker is reported:
 
 - A job that continues without the worker gets the report immediately, since the other workers wait for it. The slot is
   free once nothing of the worker is left.
-- Any other job gets the report once nothing of the worker is left. The other workers end because of it, and so their
-  connections have reported the reason first.
+- Any other job gets the report once nothing of the worker is left. The report ends the other workers. By then the
+  connections to the dead worker are closed, and the others have had the error that says so.
 - The end of a worker that reports its own failure is reported immediately in every job. Python may take seconds to end
   after that; the worker has the grace for it.
 
@@ -38,7 +38,7 @@ from rendezvous.core.model import Slot, Worker
 from rendezvous.wire.orders import Alert, OutputStream, Started
 
 STARTS_AT_ONCE = 16
-REST_SECONDS = 1.0  # for what a worker leaves in a planned restart, such as a program that sends its logs
+_LEFTOVER_SECONDS = 1.0  # for what a worker leaves in a planned restart, such as a program that sends its logs
 
 
 class Watch:
@@ -98,7 +98,7 @@ class Watch:
         self._starting: dict[Worker, asyncio.Task[None]] = {}
         self._early_orders: dict[Worker, Terminate] = {}  # for workers that are starting
         self._ended: dict[Worker, Exited] = {}
-        self._resting: dict[int, asyncio.TimerHandle] = {}  # by pid, of workers that were reaped
+        self._leftovers: dict[int, asyncio.TimerHandle] = {}  # by pid, of workers that were reaped
 
         self.failure: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         self._reaper = Reaper(job, host, self._live)
@@ -247,8 +247,8 @@ class Watch:
         await cancel_and_wait([*self._starting.values(), *filter(None, [self._preparing])])
         for live in tuple(self._live.values()):
             live.terminate(0.0)
-        while self._resting:
-            self._resting.popitem()[1].cancel()
+        while self._leftovers:
+            self._leftovers.popitem()[1].cancel()
         await self._spawner.close()
         await self._reaper.clear_all(keeps=self._watchdog.owns)
         await self._reaper.finish()
@@ -323,6 +323,7 @@ class Watch:
         self._reaped.set()
         live.forget()
         if live.is_stopping:
+            # Its program had ended without a failure before; the order's signal may have ended the process.
             has_left = live.has_left and returncode <= 0
         else:
             has_left = returncode == 0
@@ -342,14 +343,15 @@ class Watch:
             del self._ending[worker.slot]
             self._start_next()
 
-        if live.lets_save and not self._closing and _ask_rest(pid):
+        # Where the order lets the worker save, what it leaves gets a moment, too.
+        if live.lets_save and not self._closing and _terminate_group(pid):
             loop = asyncio.get_running_loop()
-            self._resting[pid] = loop.call_later(REST_SECONDS, self._clear_rest, worker, pid, free)
+            self._leftovers[pid] = loop.call_later(_LEFTOVER_SECONDS, self._clear_leftovers, worker, pid, free)
         else:
             self._reaper.clear(worker, pid, free)
 
-    def _clear_rest(self, worker: Worker, pid: int, free: Callable[[], None]) -> None:
-        del self._resting[pid]
+    def _clear_leftovers(self, worker: Worker, pid: int, free: Callable[[], None]) -> None:
+        del self._leftovers[pid]
         self._reaper.clear(worker, pid, free)
 
     def _report_end(
@@ -387,7 +389,7 @@ class Watch:
         self.changed.set()
 
 
-def _ask_rest(pid: int) -> bool:
+def _terminate_group(pid: int) -> bool:
     """Ask what is left of a worker's process group to end; False if nothing is."""
     try:
         os.killpg(pid, signal.SIGTERM)

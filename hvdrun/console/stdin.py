@@ -57,7 +57,7 @@ class StdinReader:
 
 
 def is_in_foreground(terminal: int) -> bool:
-    """This process may read its terminal; one that is not its controlling terminal, every process may."""
+    """Whether this process may read the terminal. Every process may read one that is not its controlling terminal."""
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()
     except OSError:

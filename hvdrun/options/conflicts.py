@@ -28,8 +28,8 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
     """
     _check_restarts(values)
 
-    is_sized = values["min_size"] is None and values["script"] is None
-    if is_sized and values["max_restarts"]:
+    has_fixed_size = values["min_size"] is None and values["script"] is None
+    if has_fixed_size and values["max_restarts"]:
         _refuse(
             values,
             tuple(dest for dest in ELASTIC if dest not in _WAITING),
@@ -37,7 +37,7 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
             "the job continue with fewer with --min-np.",
         )
         return _fill(values, min_size=values["size"], max_size=values["size"], continues_in_place=False)
-    if is_sized:
+    if has_fixed_size:
         _refuse(
             values,
             ELASTIC,
@@ -107,7 +107,8 @@ def _fill(values: Mapping[str, Any], **bounds: object) -> Elasticity:
     least, most = values["cooldown_seconds"]
     if least > most:
         raise UsageError(f"--blacklist-cooldown-range {least:g} {most:g} is impossible: the shorter time comes first.")
-    limit = values["max_restarts"]  # without it all are started again where they are a world of torch.distributed
+    # Without --max-restarts, all workers start again only if they are a world of torch.distributed, which needs that.
+    limit = values["max_restarts"]
     restarts = Restarts(limit=limit, needs_world=not limit, grow_after_seconds=values["grow_after_seconds"])
     if "grace_seconds" in values["typed"]:
         grace_seconds = values["grace_seconds"]
@@ -116,7 +117,7 @@ def _fill(values: Mapping[str, Any], **bounds: object) -> Elasticity:
 
 
 def find_idle(values: Mapping[str, Any]) -> Mapping[str, str]:
-    """The given options that have no effect in such a job, by dest, each with its flag."""
+    """The options of an elastic job that are given and have no effect in this job, by dest, each with its flag."""
     if values["script"] is not None:
         return {}
     idle = ELASTIC

@@ -14,7 +14,7 @@ class Kind:
     """The kind of value that an option takes.
 
     parse: reads one word; raises ValueError for one that it cannot read.
-    metavar: the placeholder of the value in help pages, a word for each of its words.
+    metavar: the placeholder in help pages; a value of several words has as many words here.
     wanted: a description of the values, for errors; it follows "takes".
     example: of a value, for errors; "" for none.
     """

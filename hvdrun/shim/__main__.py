@@ -18,7 +18,7 @@ from hvdrun.shim.path import FOLDER
 
 NAME = "hvdrun-horovod.pth"
 COMMAND = "horovodrun"
-_KEPT = ".put-aside"  # another horovodrun's name while hvdrun's replaces it
+_KEPT = ".put-aside"  # the end of another horovodrun's name, while hvdrun's has its place
 _START = "#!/bin/sh\n# Made by python -m hvdrun.shim --install.\n"
 _EXECUTABLE = 0o755
 

@@ -44,6 +44,6 @@ def test_the_manual_page_has_every_flag_as_it_is_typed() -> None:
     assert "[arguments]" in page.replace(r"\fI", "").replace(r"\fR", "")
 
 
-def test_roff_takes_no_text_of_the_manual_page_for_a_request() -> None:
+def test_no_text_of_the_manual_page_is_a_request_of_roff() -> None:
     requests = {line.split()[0] for line in MANUAL.splitlines() if line.startswith((".", "'"))}
     assert requests == {".TH", ".SH", ".SS", ".TP", ".B"}

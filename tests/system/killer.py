@@ -12,7 +12,7 @@ from tests.system.recording import read_notes
 from tests.system.recovery_scripts.stage import read_place
 from tests.waiting import wait_until
 
-# What a worker is doing, by the places that it notes.
+# By what a worker does: the places in its script that it notes meanwhile.
 PHASES = {
     "compute": frozenset({"compute", "backward", "end", "stepped"}),
     "reduction": frozenset({"reduction"}),
@@ -20,7 +20,7 @@ PHASES = {
     "between synchronize() and step()": frozenset({"committed", "synchronized", "between", "clipped"}),
     "forming": frozenset({"forming"}),
 }
-AIM_SECONDS = 5.0  # for a worker to come to a place where all of them pass all the time
+AIM_SECONDS = 5.0  # until one comes to a place of the phase; each passes most in every step
 _STOP_SECONDS = 1.0
 
 
@@ -54,7 +54,7 @@ class Killer:
             raise AssertionError(f"{error}; hvdrun:\n{self._running.stderr.text()}") from None
 
     def find_victims(self) -> list[int]:
-        """Those that train, in an order that the job has given them; at least two."""
+        """The pids of the live workers that train, in the order in which they began."""
         noted = [note["pid"] for note in read_notes(self._folder) if note["what"] == "enter"]
         return [pid for pid in dict.fromkeys(noted) if pid not in self._dead and _is_alive(pid)]
 

@@ -23,6 +23,7 @@ from worker_runtime.groups.torch_groups import TorchGroups, Work, await_works, e
 
 # An interrupted operation raises within milliseconds; occasionally gloo never completes one.
 INTERRUPT_LIMIT_SECONDS = 0.2
+# They concern the job itself. The sequencer completes them: no rank communicates.
 _OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 
 
@@ -61,7 +62,7 @@ class Generation:
         self.is_unsure = False
         self._groups: TorchGroups | None = None
         self._has_left = False
-        self._neutral: list[tuple[Operation[object], Sequence[Work]]] = []  # whose kernels may read their tensors
+        self._neutral: list[tuple[Operation[object], Sequence[Work]]] = []  # kernels may still read their tensors
         self._loose: list[Sequence[Work]] = []  # works of failed operations
 
     def connect(
@@ -78,7 +79,7 @@ class Generation:
             group: the group, which the generation then owns.
             link: the connection to the sequencer, which it owns too.
             carry_out: processes a response of the sequencer.
-            askers: see `Driver`.
+            askers: the identifiers of the program's threads that have submitted operations.
             silence_seconds: how long the sequencer's host may acknowledge nothing.
         """
         self._groups = group.torch_groups

@@ -2,7 +2,7 @@
 
 Each member listens on its address while the group is formed, and publishes the port in the store; it accepts no
 connection. After the time limit each member probes the others' listeners in a thread, and publishes which did not
-answer: gloo does not report which member it waits for, and may wait five times as long. A member that fails reads the
+answer: gloo does not report which member it waits for, and may wait five times the limit. A member that fails reads the
 findings of all, so that all report the same.
 """
 

@@ -25,7 +25,7 @@ ELASTIC = play("policy min=1 max=2 failures=any", "hosts a:1 b:1", "join all")
 STATIC = play("policy size=2", "hosts a:1 b:1", "join all")
 
 GIVEN_UP = fail_to_report(TWO, 1, 60)
-KILLED, GONE, FIRST = blame_worker(TWO, 1, -9), blame_host("b", "gone."), blame_worker(ONE, 0, 3)
+KILLED, GONE, FAILED = blame_worker(TWO, 1, -9), blame_host("b", "gone."), blame_worker(ONE, 0, 3)
 TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were there")
 MAY_CONTINUE = "Exit code 75: the job may continue when you start it again."
 
@@ -35,7 +35,7 @@ MAY_CONTINUE = "Exit code 75: the job may continue when you start it again."
     [
         ((GONE,), TOO_FEW, ("Lost before: host b was lost: gone.", MAY_CONTINUE)),
         ((GIVEN_UP,), TOO_FEW, (f"Lost before: {GIVEN_UP.reason}.", MAY_CONTINUE)),
-        ((KILLED, FIRST), lose_state("no worker is left", FIRST), (f"Lost before: {KILLED.reason}.",)),
+        ((KILLED, FAILED), lose_state("no worker is left", FAILED), (f"Lost before: {KILLED.reason}.",)),
         ((), fail_again("the shapes differ; the same has happened 3 times in a row", None), ()),
         ((KILLED, GONE), blame_host("b", "gone"), (f"Lost before: {KILLED.reason}.", MAY_CONTINUE)),
     ],
@@ -59,7 +59,7 @@ NOT_STARTED = blame_worker(TWO, 1, 127, "the command 'train' was not found.", ca
         (stop(143, "received SIGTERM"), Explanation.SENTENCE, "received SIGTERM"),
         (stop(130, "received SIGINT"), Explanation.NONE, ""),
         (succeed(), Explanation.NONE, ""),
-        (FIRST, Explanation.WORKER_PAGE, ""),
+        (FAILED, Explanation.WORKER_PAGE, ""),
         (GIVEN_UP, Explanation.WORKER_PAGE, GIVEN_UP.reason),
     ],
     ids=["host lost", "not started on one of several", "stopped", "interrupted", "ended well", "failed", "late"],

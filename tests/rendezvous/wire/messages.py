@@ -59,7 +59,7 @@ WORKER = Worker(Slot("a", 0), 1)
 
 texts = st.text()
 names = st.text(min_size=1)
-words = st.binary().map(os.fsdecode)  # whatever an operating system may hold, as Python shows it
+words = st.binary().map(os.fsdecode)  # a path or an argument may be any bytes; os.fsdecode makes them a str
 numbers = st.integers(0, 2**32 - 1)
 generations = st.integers(0, 2**64 - 1)
 seconds = st.floats(min_value=0, allow_nan=False)

@@ -2,9 +2,9 @@
 
 A fault kills or stops a worker, or cuts a host off for a while; another training gets stop notices for hosts instead.
 `make nightly` makes one of each; `make soak` makes 60 in half an hour (HVDRUN_SOAK_FAULTS), with eight workers on four
-hosts, and prints its speed, which no test judges. What is judged: only those are lost that met a fault, and none
-by a notice; no step is made twice, all are there again in the end, with equal parameters and the loss of a training
-without faults, and nothing is left of any worker.
+hosts, and prints its speed, which no test judges. What is judged: only workers that met a fault are lost, and none
+by a notice; no step is made twice. In the end all workers are there again, with equal parameters and the loss of a
+training without faults, and nothing is left of any former worker.
 """
 
 import itertools
@@ -55,7 +55,7 @@ def cut(endurance: Endurance, chance: random.Random) -> None:
 
 
 def notify(endurance: Endurance, chance: random.Random) -> None:
-    """One host is to end soon; its agent goes, though a long time is left."""
+    """One host gets a stop notice; its agent ends long before the host must."""
     host = endurance.cluster[chance.choice(endurance.list_workers())[0]]
     (agent,) = find_agents(host)
     os.kill(agent.pid, signal.SIGUSR2)
@@ -156,14 +156,14 @@ def test_training_endures_one_fault_after_the_other(
         endurance.await_all()
     ended = time.monotonic()
     endurance.await_all()
-    again = time.monotonic()
+    recovered = time.monotonic()
     time.sleep(QUIET_SECONDS)
     quiet_ended = time.monotonic()
     size, is_equal, last, loss = endurance.end().split()
     endurance.cluster.end_sessions()
 
     steps = endurance.list_steps()
-    quiet_rate = statistics.mean((find_rate(steps, quiet, faults[0].at), find_rate(steps, again, quiet_ended)))
+    quiet_rate = statistics.mean((find_rate(steps, quiet, faults[0].at), find_rate(steps, recovered, quiet_ended)))
     show(request, describe(steps, faults, quiet_rate, ended))
     assert (size, is_equal) == (str(WORKERS), "1")
     assert [step.number for step in steps] == list(range(1, int(last) + 1))  # each once

@@ -70,7 +70,7 @@ SCRIPTS = {
     "encoding that is wrong": "x = '\xff'",
 }
 
-# What happens besides the main thread, and what is only said, in the order in which Python does it.
+# Other threads, warnings, logs and exit functions, in the order in which Python runs them.
 SCRIPTS["threads, warnings and exit functions"] = """
 import gc, logging
 
@@ -106,7 +106,8 @@ kept = Unraisable()
 print("last")
 """
 
-# Classes of the script are pickled, here and in other processes, from everywhere; several ways of multiprocessing.
+# Objects of the script's classes are pickled: in its main thread, in another one, at exit, and to the processes of each
+# start method of multiprocessing.
 TRAVELS = """
 import atexit, multiprocessing, pickle, sys, threading
 
@@ -193,7 +194,7 @@ def test_a_script_that_is_run_as_a_module_behaves_alike(server: Server, tmp_path
 
 @pytest.mark.parametrize("words", [("script.py",), ("-m", "script")], ids=" ".join)
 def test_classes_of_the_script_travel(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """The forkserver has multiprocessing from before, as torch brings it."""
+    """The forkserver has imported multiprocessing already, as it does with torch."""
     with running(tmp_path, TRAVELS, modules=["multiprocessing.pool"]) as server:
         code, out, err = run_alike(server, tmp_path, *words)
     assert (code, err) == (0, "")
@@ -268,7 +269,7 @@ def test_a_program_finds_itself_as_it_was_named(server: Server, tmp_path: Path, 
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.write(FACTS, "__main__.py")
     facts = compare_facts(server, tmp_path, *(word.format(folder=tmp_path) for word in words))
-    assert facts["leads"] == [True, True]
+    assert facts["leads"] == [True, True]  # its session, and its process group
     assert facts["descriptors"] == ["0", "1", "2"]
     assert facts["a child's"] is facts["the kernel's"] is facts["is main thread"] is True
 
@@ -293,7 +294,7 @@ def test_the_environment_counts(tmp_path: Path, environment: dict[str, str]) -> 
 
 @contextmanager
 def a_strange_process() -> Iterator[None]:
-    """Things that a process hands on to its children are unusual within."""
+    """Within, this process has unusual settings that its children inherit."""
     limit, nice = resource.getrlimit(resource.RLIMIT_NOFILE), os.nice(0)
     mask = os.umask(0o027)
     try:
@@ -349,7 +350,7 @@ def test_a_module_of_the_program_s_own_is_not_hidden_by_one_that_has_been_import
     assert program.find_objection(["elsewhere/script.py"]) == ""
 
 
-def test_a_module_in_both_places_is_no_objection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_imported_from_the_program_s_own_folder_is_no_objection(monkeypatch: pytest.MonkeyPatch) -> None:
     home = Path(program.__file__).parents[2]
     monkeypatch.chdir(home)
     assert program.find_objection(["examples/../setup_free.py"]).startswith("the script cannot be compiled")
@@ -371,7 +372,7 @@ CANNOT = "the script cannot be compiled: "
         (rb"'\d'", "script.py", ""),  # the compiler's warning is left to the worker
     ],
 )
-def test_a_program_that_could_not_begin_here_is_an_objection(
+def test_a_program_that_cannot_begin_in_the_forkserver_has_an_objection(
     folder: Path, text: bytes, words: str, objection: str
 ) -> None:
     (folder / "script.py").write_bytes(text)

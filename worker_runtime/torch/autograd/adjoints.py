@@ -23,7 +23,7 @@ The others follow Horovod. For allgather and broadcast the gradient of this rank
 average of the ranks' gradients for them, so that a loss that every rank computes from all rows has the gradient of one
 such loss, not of `size` equal ones. For reducescatter it is the concatenation of the ranks' gradients for their parts,
 times both factors, and times the size of the set for Sum. The derivative of the sum of all ranks' losses is `size`
-times as large for the first two, and smaller by a factor of `size` for the last. For alltoall each row's gradient
+times the gradient of allgather and broadcast, and 1 / `size` of that of reducescatter. For alltoall each row's gradient
 returns to the rank that sent the row.
 """
 
@@ -81,7 +81,7 @@ class Collective(Function):
 
         The dtypes alone decide which tensors take part; which inputs require a gradient may differ between ranks.
         """
-        # Read only if something was saved: after a first backward pass torch raises an error otherwise.
+        # Where nothing was saved, it is not read: in a second backward pass torch raises an error for it.
         saved: Sequence[torch.Tensor] = ctx.saved_tensors if ctx.saves else ()
         found = ctx.adjoint(ctx.call.derive("backward"), [gradients[index] for index in ctx.chosen], saved)
         placed: list[torch.Tensor | None] = [None] * len(ctx.needs_input_grad)
@@ -193,7 +193,7 @@ def _average_on_root(root: int, call: Call, gradients: Tensors, _: Tensors) -> T
     averaged = differentiate(call, partial(reduce, AVERAGE), gradients)
     if call.among.rank == root:
         return averaged
-    # Zeros that still come from it: all ranks differentiate it again, or none.
+    # The zeros are computed from it: all ranks run the collective of a second differentiation, or none.
     return [each.masked_fill(each.new_ones((), dtype=torch.bool), 0) for each in averaged]
 
 
@@ -215,9 +215,8 @@ def _share_among_holders(how: Combination, call: Call, gradients: Tensors, saved
     summed = differentiate(call, partial(reduce, SUM), [*gradients, *counts])
     totals, holders = summed[: len(gradients)], summed[len(gradients) :]
     return [
-        torch.where(is_held, total * factor / count.clamp(min=1), 0).to(
-            total.dtype
-        )  # no rank has the extreme value if it is NaN
+        # No rank holds an extreme value that is NaN: its count is 0.
+        torch.where(is_held, total * factor / count.clamp(min=1), 0).to(total.dtype)
         for total, count, is_held in zip(totals, holders, holds, strict=True)
     ]
 

@@ -20,6 +20,7 @@ def test_the_built_features_are_those_of_the_runtime(util: ModuleType, name: str
     runtime = import_module("worker_runtime.api.basics")
     built = getattr(util, name)(verbose=True)
     assert built is bool(getattr(runtime, name)())
+    # The others depend on the torch that is installed.
     assert built is {"gloo_built": True, "ddl_built": False}.get(name, built)
 
 
@@ -98,13 +99,13 @@ def test_average_and_op_become_one(util: ModuleType) -> None:
         choose(op=1, average=False)
 
 
-def test_a_function_is_asked_once(util: ModuleType) -> None:
-    asked: list[int] = []
+def test_a_cached_function_runs_once_for_an_argument(util: ModuleType) -> None:
+    calls: list[int] = []
 
     def double(number: int) -> int:
-        asked.append(number)
+        calls.append(number)
         return 2 * number
 
     cached = util._cache(double)
     assert [cached(1), cached(1), cached(2)] == [2, 2, 4]
-    assert asked == [1, 2]
+    assert calls == [1, 2]
