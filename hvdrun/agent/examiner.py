@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hvdrun.processes.background import cancel_and_wait, in_thread, start_task
+from hvdrun.spec.facts import Facts
 from rendezvous.wire.orders import AgentMessage, Examine, Examined
 
 
@@ -30,5 +31,8 @@ class Examiner:
     async def _examine(self, order: Examine) -> None:
         from hvdrun.agent.examination import examine  # noqa: PLC0415 - a job on one host does without it
 
-        facts = await in_thread(partial(examine, order.directory, cleans=order.cleans, is_short=order.is_short))
+        try:
+            facts = await in_thread(partial(examine, order.directory, cleans=order.cleans, is_short=order.is_short))
+        except Exception as error:  # noqa: BLE001 - reported; a job can do without what is not known
+            facts = Facts(failure=f"{type(error).__name__}: {error}")
         self._tell(Examined(facts.encode()))

@@ -5,7 +5,7 @@ Where hosts differ, the value of most of them counts as right; among equal numbe
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hvdrun.spec.facts import Facts
@@ -59,12 +59,22 @@ Hosts = Mapping[str, Host]
 
 def diagnose(hosts: Hosts) -> list[Finding]:
     """All findings, those that differ between hosts first."""
-    return [finding for rule in _RULES for finding in rule(hosts)]
+    return _apply(_RULES, hosts)
 
 
 def diagnose_at_start(hosts: Hosts) -> list[Finding]:
     """The findings that a job should not begin without: each is rarely wanted, and costs hours when it is not seen."""
-    return [finding for rule in _AT_START for finding in rule(hosts)]
+    return _apply(_AT_START, hosts)
+
+
+def _apply(rules: Sequence[Callable[[Hosts], Iterator[Finding]]], hosts: Hosts) -> list[Finding]:
+    known = {name: host for name, host in hosts.items() if not host.facts.failure}
+    unknown = [
+        Finding(f"{name} could not be examined ({host.facts.failure})", (name,), _at(host, name, "hvdrun doctor"))
+        for name, host in hosts.items()
+        if host.facts.failure
+    ]
+    return [*unknown, *(finding for rule in rules for finding in rule(known))]
 
 
 def _find_differences(what: str, values: Mapping[str, str], remedy: str) -> Iterator[Finding]:

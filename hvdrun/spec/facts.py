@@ -38,6 +38,7 @@ class Facts:
     proxies: the names of variables that name a proxy.
     unreadable: folders on PATH that the user cannot look into.
     leftovers: processes of earlier jobs. folders: of agents that were killed.
+    failure: why the host could not be examined; "" if it could.
     """
 
     name: str = ""
@@ -60,6 +61,7 @@ class Facts:
     unreadable: tuple[str, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
     folders: tuple[str, ...] = ()
+    failure: str = ""
 
     def encode(self) -> str:
         """The facts as JSON."""

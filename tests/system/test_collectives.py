@@ -170,9 +170,6 @@ hvd.allreduce(torch.ones(100_000), name="never")
     finished = running.wait()
     assert finished.returncode == 1
     assert re.search(r"rank 1 ended with 0 at \w+\.py:\d+, and allreduce 'never' needs it\.", finished.stderr)
-    assert re.search(
-        r"^  Rank 1 ended with 0, but the job could not continue without rank [02], ", finished.stderr, re.MULTILINE
-    )
     assert not re.search(r"^  hvdrun then stopped .*1", finished.stderr, re.MULTILINE)
 
 

@@ -105,6 +105,7 @@ AT_LISTENER = {
 AT_TERMINAL = {"show the start"}
 OF_AGENTS = {"join and serve", "forward a call to the rendezvous"}  # `hvdrun agent` ends by them
 ELSEWHERE = {
+    "examine this host",  # of an agent, which answers why it cannot: see tests/hvdrun/agent/test_examiner.py
     "tick",  # of the server, see tests/rendezvous/server/test_server.py
     "tell the start",  # of run() where a person watches, see tests/hvdrun/console/test_start_line.py
     "hvdrun-call",  # see tests/hvdrun/processes/test_background.py

@@ -106,6 +106,11 @@ def test_equal_hosts_without_torch_have_no_findings() -> None:
     assert diagnose({"a": bare, "b": bare}) == []
 
 
+def test_a_host_that_could_not_be_examined_is_compared_with_none() -> None:
+    (finding,) = visit(failure="PermissionError: /proc", python="", packages={}, accelerators=0)
+    assert finding == Finding("b could not be examined (PermissionError: /proc)", ("b",), "ssh b 'hvdrun doctor'")
+
+
 def test_among_two_hosts_the_first_one_counts() -> None:
     hosts = {"a": Host(HEALTHY), "b": Host(replace(HEALTHY, packages=change(torch="2.12.0")))}
     (finding,) = diagnose(hosts)
