@@ -16,6 +16,7 @@ from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.messages import ReceivedResponse
 from worker_runtime.coordination.operation import Operation
+from worker_runtime.coordination.ordering.pending import OF_THE_JOB
 from worker_runtime.coordination.ordering.requests import Kind, Release
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.process_sets import ProcessSets
@@ -23,8 +24,6 @@ from worker_runtime.groups.torch_groups import TorchGroups, Work, await_works, e
 
 # An interrupted operation raises within milliseconds; occasionally gloo never completes one.
 INTERRUPT_LIMIT_SECONDS = 0.2
-# They concern the job itself. The sequencer completes them: no rank communicates.
-_OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 
 
 class Generation:
@@ -92,7 +91,7 @@ class Generation:
         request = release.request
         try:
             self.change_sets(release)
-            if groups is None or request.signature.kind in _OF_THE_JOB:
+            if groups is None or request.signature.kind in OF_THE_JOB:
                 return ()
             version = self.sets.version(request.process_set)
             return operation.start(groups.find(version, release.members, request.signature.device), release)

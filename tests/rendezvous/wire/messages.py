@@ -149,7 +149,7 @@ orders: st.SearchStrategy[Order] = st.one_of(
 )
 listenings = st.builds(Listening, words, endpoints, numbers, numbers)
 proofs = st.builds(Proof, names, names, names, seconds)
-tellings: st.SearchStrategy[AgentMessage] = st.one_of(
+agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
     st.builds(Output, workers, st.sampled_from(OutputStream), st.binary()),
     st.builds(Remark, texts),
     st.builds(Alert, texts),

@@ -36,7 +36,7 @@ def framed(kind: type) -> Codec:
 
 NOTICES: Codec = (codec.encode_notification, codec.decode_notification)
 ORDERS: Codec = (codec.encode_order, codec.decode_order)
-TELLINGS: Codec = (codec.encode_agent_message, codec.decode_agent_message)
+AGENT_MESSAGES: Codec = (codec.encode_agent_message, codec.decode_agent_message)
 ANSWERS: Codec = framed(AgentAdmitted)
 
 NUMBERS = Assignment(0, 1, 0, 1, 0, 1)
@@ -65,7 +65,7 @@ def send(ways: Codec, value: object) -> object:
         (of(Report), messages.reports),
         (of(RecoveryDecision), messages.decisions),
         (ORDERS, messages.orders),
-        (TELLINGS, messages.tellings),
+        (AGENT_MESSAGES, messages.agent_messages),
         (framed(AgentJoin), messages.agent_joins),
         (ANSWERS, messages.agents_admitted),
     ],
@@ -96,7 +96,7 @@ def test_a_message_survives_the_wire(ways: Codec, values: st.SearchStrategy[obje
         (ORDERS, Launch(WORKER, NUMBERS, UNDECODABLE), Launch(WORKER, NUMBERS, READABLE)),
         (ORDERS, Terminate(WORKER, 1.0, UNDECODABLE, signal=2), Terminate(WORKER, 1.0, READABLE, signal=2)),
         (of(Report), Report(JoinReason.CONTINUE, UNDECODABLE), Report(JoinReason.CONTINUE, READABLE)),
-        (TELLINGS, Remark(UNDECODABLE), Remark(READABLE)),
+        (AGENT_MESSAGES, Remark(UNDECODABLE), Remark(READABLE)),
     ],
 )
 def test_a_sentence_that_is_not_utf8_arrives_readable(ways: Codec, sent: object, arrived: object) -> None:
@@ -186,23 +186,27 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
         (of(OutcomeHead), pb.OutcomeHead(number=1), "without worker"),
         (of(OutcomeHead), pb.OutcomeHead(worker=NAMED), "without number"),
         (ANSWERS, pb.AgentAdmitted(), "Admission 0"),
-        (TELLINGS, pb.AgentMessage(), "unknown kind"),
-        (TELLINGS, pb.AgentMessage(output=pb.Output(stream=pb.OUTPUT_STREAM_STDOUT)), "Output without worker"),
-        (TELLINGS, pb.AgentMessage(output=pb.Output(worker=NAMED)), "OutputStream 0"),
+        (AGENT_MESSAGES, pb.AgentMessage(), "unknown kind"),
+        (AGENT_MESSAGES, pb.AgentMessage(output=pb.Output(stream=pb.OUTPUT_STREAM_STDOUT)), "Output without worker"),
+        (AGENT_MESSAGES, pb.AgentMessage(output=pb.Output(worker=NAMED)), "OutputStream 0"),
         (
-            TELLINGS,
+            AGENT_MESSAGES,
             pb.AgentMessage(output=pb.Output(worker=NAMED, stream=pb.OutputStream.ValueType(7))),
             "OutputStream 7",
         ),
-        (TELLINGS, pb.AgentMessage(reserved=pb.Reserved(master=pb.Endpoint(port=1))), "without address"),
-        (TELLINGS, pb.AgentMessage(reserved=pb.Reserved(master=pb.Endpoint(address="a", port=65_536))), "port 65536"),
+        (AGENT_MESSAGES, pb.AgentMessage(reserved=pb.Reserved(master=pb.Endpoint(port=1))), "without address"),
         (
-            TELLINGS,
+            AGENT_MESSAGES,
+            pb.AgentMessage(reserved=pb.Reserved(master=pb.Endpoint(address="a", port=65_536))),
+            "port 65536",
+        ),
+        (
+            AGENT_MESSAGES,
             pb.AgentMessage(addresses=pb.Addresses(addresses=[pb.Listening(interface=b"eth0")])),
             "Listening without endpoint",
         ),
         (
-            TELLINGS,
+            AGENT_MESSAGES,
             pb.AgentMessage(probe_results=pb.ProbeResults(proofs=[pb.Proof(host="a", address="10.0.0.1")])),
             "Proof without source",
         ),
@@ -211,7 +215,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
 def test_an_incomplete_message_raises_wire_error(ways: Codec, message: Message, lack: str) -> None:
     _, decode = ways
     with pytest.raises(WireError, match=lack):
-        decode(message.SerializeToString() if ways in (ORDERS, TELLINGS, ANSWERS) else message)
+        decode(message.SerializeToString() if ways in (ORDERS, AGENT_MESSAGES, ANSWERS) else message)
 
 
 def test_messages_that_other_versions_of_hvdrun_read_keep_their_bytes() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rendezvous.errors import WireError
 from rendezvous.wire import codec
-from tests.rendezvous.wire.messages import orders, tellings, unframe
+from tests.rendezvous.wire.messages import orders, agent_messages, unframe
 
 
 @given(st.lists(st.binary(max_size=40)), st.data())
@@ -64,7 +64,7 @@ def test_garbage_raises_wire_error(decode: Callable[[bytes], object], data: byte
 
 
 @DECODERS
-@given(frame=orders.map(codec.encode_order) | tellings.map(codec.encode_agent_message), data=st.data())
+@given(frame=orders.map(codec.encode_order) | agent_messages.map(codec.encode_agent_message), data=st.data())
 def test_a_damaged_message_raises_wire_error(
     decode: Callable[[bytes], object], frame: bytes, data: st.DataObject
 ) -> None:

@@ -10,7 +10,8 @@ from itertools import pairwise
 
 from worker_runtime.coordination.ordering.requests import Kind, Request
 
-# The kinds that concern the job itself, and that all its ranks must request.
+# The kinds that concern the job itself, and that all its ranks must request. The sequencer completes them: no rank
+# communicates.
 OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 
 
