@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rendezvous.errors import WireError
 from rendezvous.wire import codec
-from tests.rendezvous.wire.messages import orders, agent_messages, unframe
+from tests.rendezvous.wire.messages import agent_messages, orders, unframe
 
 
 @given(st.lists(st.binary(max_size=40)), st.data())
