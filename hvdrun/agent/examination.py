@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata, util
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -111,9 +112,17 @@ def _adopts(pid: int) -> bool:
     return pid == _INIT or _read(Path(f"/proc/{pid}/comm")) in _ADOPTERS
 
 
+def is_agent_command(words: Sequence[bytes]) -> bool:
+    """Whether these words start an agent: `-m hvdrun.agent`, or `hvdrun agent`, which joins by itself."""
+    if _AGENT in words:
+        return True
+
+    return any(Path(os.fsdecode(one)).name == "hvdrun" and other == b"agent" for one, other in pairwise(words))
+
+
 def _is_agent(process: Process) -> bool:
     try:
-        return _AGENT in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        return is_agent_command(Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0"))
     except OSError:  # it has ended meanwhile
         return False
 

@@ -96,17 +96,20 @@ async def _examine(
     pool: AgentPool, name: str, spec: JobSpec, answer: asyncio.Future[str], *, cleans: bool
 ) -> Host | HvdrunError | None:
     """The facts about one host, or why there are none; None if its agent was lost."""
+    limit_seconds = spec.limits.start_timeout_seconds
     try:
-        await pool.open(name)
-        await check_version(pool, name, spec)
+        async with asyncio.timeout(limit_seconds):
+            await pool.open(name)
+            await check_version(pool, name, spec)
         asked = time.time()
         began = time.monotonic()
         pool.send(name, Examine(os.fspath(spec.workers.directory), cleans))
-        async with asyncio.timeout(EXAMINE_SECONDS):
+        limit_seconds = EXAMINE_SECONDS
+        async with asyncio.timeout(limit_seconds):
             text = await answer
     except TimeoutError:
         return LaunchError(
-            f"the agent on the host {name!r} did not answer within {EXAMINE_SECONDS:g} s: look whether the machine is "
+            f"the agent on the host {name!r} did not answer within {limit_seconds:g} s: look whether the machine is "
             "overloaded, or a disk of it hangs."
         )
     except HvdrunError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvdrun.agent.examination import examine
+from hvdrun.agent.examination import examine, is_agent_command
 from hvdrun.version import __version__
 from rendezvous.bootstrap import JOB
 from tests.waiting import wait_until
@@ -69,6 +69,19 @@ def test_the_processes_of_an_earlier_job_are_found_and_ended(orphan: int, tmp_pa
     assert "time.sleep(300)" in left.command
     examine(str(tmp_path), cleans=True)
     wait_until(lambda: not psutil.pid_exists(orphan), "the end of the process")
+
+
+@pytest.mark.parametrize(
+    ("words", "starts_agent"),
+    [
+        ("python -P -m hvdrun.agent", True),
+        ("python /opt/bin/hvdrun agent --join a:1", True),  # process 1 of a container, perhaps
+        ("hvdrun -np 2 python agent", False),
+        ("vi hvdrun/agent/agent.py", False),
+    ],
+)
+def test_the_command_of_an_agent_is_known(words: str, *, starts_agent: bool) -> None:
+    assert is_agent_command([word.encode() for word in words.split()]) is starts_agent
 
 
 def test_a_process_of_a_living_program_is_no_leftover(tmp_path: Path) -> None:
