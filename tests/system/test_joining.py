@@ -230,5 +230,7 @@ def test_all_workers_are_started_again_when_an_agent_is_lost_and_when_one_is_ord
     hvdrun.write("end", "")
     finished = running.wait()
     assert finished.returncode == 0, finished.stderr
-    assert finished.stderr.count(" (0 of 1 restarts left)") == 1
+    # The host may be lost before its first report: then that loss costs no restart either.
+    losses = re.findall(r"all 2 workers are started again(| \([01] of 1 restarts left\));", finished.stderr)
+    assert [bool(left) for left in losses] == [True, False]
     assert [agent.wait().returncode for agent in (lost, leaves, stays, comes)] == [-signal.SIGKILL, 75, 0, 0]
