@@ -86,6 +86,7 @@ bench: setup
 	$(BIN)/python benchmarks/recovery.py --json benchmarks/recovery.json
 	$(BIN)/python benchmarks/restart.py --json benchmarks/restart.json
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/doctor.py
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 
+from hvdrun.doctor.bandwidth import choose_backends, make_command, measure
 from hvdrun.doctor.visits import Examination, visit
 from hvdrun.errors import UnknownOptionError, UsageError
 from hvdrun.hosts.findings import Finding, Host, describe_size
@@ -18,6 +19,7 @@ from hvdrun.options.request import make_job
 from hvdrun.options.words import Typed, gather, read_words
 from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
+from rendezvous.bootstrap import Backend
 
 FOUND = 3  # the exit code if there is a finding
 _NO_COMMAND = ("true",)
@@ -27,12 +29,15 @@ _NO_COMMAND = ("true",)
 class Request:
     """What the command line asks for.
 
-    spec: the job of which the hosts are examined. as_json, cleans: the options of those names.
+    spec: the job of which the hosts are examined. typed: the options that say so.
+    as_json, cleans, tests: the options of those names.
     """
 
     spec: JobSpec
     as_json: bool
     cleans: bool
+    tests: bool = False
+    typed: tuple[Typed, ...] = ()
 
 
 def read_request(words: Sequence[str]) -> Request | str:
@@ -64,7 +69,7 @@ def read_request(words: Sequence[str]) -> Request | str:
     spec = make_job(gather(of_job), tuple(words[start:]) or _NO_COMMAND, os.environ, lambda _: 1)
     if spec.remote.joining is not None:
         raise UsageError("hvdrun doctor cannot visit hosts whose agents join by themselves: name them with -H.")
-    return Request(spec, "json" in own, "clean" in own)
+    return Request(spec, "json" in own, "clean" in own, "test" in own, tuple(of_job))
 
 
 def run(request: Request) -> tuple[str, int]:
@@ -73,9 +78,43 @@ def run(request: Request) -> tuple[str, int]:
     Raises:
         HvdrunError: this machine lacks what the job needs.
     """
-    found = asyncio.run(visit(complete(request.spec), cleans=request.cleans))
+    spec = complete(request.spec)
+    found = asyncio.run(visit(spec, cleans=request.cleans))
+    if request.tests:
+        test(found, request.typed, spec)
     page = render_json(found) if request.as_json else render(found, cleaned=request.cleans)
     return page, FOUND if found.findings else 0
+
+
+def test(found: Examination, typed: Sequence[Typed], spec: JobSpec) -> None:
+    """Add what the hosts reach with each backend, and what is wrong with that."""
+    if objection := find_objection(found, spec):
+        found.findings.append(Finding(f"the hosts were not tested: {objection}", ()))
+        return
+
+    wanted = spec.workers.backend
+    backends = choose_backends(found.hosts, wanted)
+    for backend in backends:
+        measured = measure(make_command(typed, spec, backend))
+        if isinstance(measured, Finding):
+            found.findings.append(measured)
+            continue
+        found.measured.append(measured)
+        found.findings += measured.find_slow()
+        if measured.has_ucc and wanted is None and Backend.UCC not in backends:
+            backends.append(Backend.UCC)
+
+
+def find_objection(found: Examination, spec: JobSpec) -> str:
+    """Why no job can run on these hosts; "" if one can."""
+    names = [host.name for host in spec.workers.hosts]
+    if away := [name for name in names if name not in found.hosts]:
+        return f"{away[0]} could not be visited"
+    if lacking := [name for name in names if "torch" not in found.hosts[name].facts.packages]:
+        return f"{lacking[0]} has no torch"
+    if len(names) > 1 and not found.milliseconds:
+        return "they do not reach each other"
+    return ""
 
 
 def complete(spec: JobSpec) -> JobSpec:
@@ -97,6 +136,7 @@ def render(found: Examination, *, cleaned: bool = False) -> str:
         (one, other), slowest = max(found.milliseconds.items(), key=lambda item: item[1])
         pairs = f"{len(found.milliseconds)} directions between hosts"
         lines.append(f"{pairs} connect, the slowest in {slowest:.1f} ms: {one} to {other}")
+    lines += [measured.describe() for measured in found.measured]
     lines.append("")
     count = len(found.findings)
     counted = {0: "nothing is wrong", 1: "1 finding:"}
@@ -138,6 +178,23 @@ def render_json(found: Examination) -> str:
             "pairs": [
                 {"from": one, "to": other, "milliseconds": round(value, 3)}
                 for (one, other), value in found.milliseconds.items()
+            ],
+            "tests": [
+                {
+                    "backend": measured.backend,
+                    "bytes": measured.size,
+                    "workers": measured.workers,
+                    "milliseconds": round(measured.seconds * 1000, 3),
+                    "pairs": [
+                        {
+                            "between": pair.names,
+                            "milliseconds": round(pair.seconds * 1000, 3),
+                            "latency_milliseconds": round(pair.latency * 1000, 3),
+                        }
+                        for pair in measured.pairs
+                    ],
+                }
+                for measured in found.measured
             ],
             "findings": [describe(finding) for finding in found.findings],
         },

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hvdrun.doctor.bandwidth import Measured
 from hvdrun.errors import HostLostEarlyError, HvdrunError, LaunchError
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.findings import Finding, Host, diagnose
@@ -32,11 +33,13 @@ class Examination:
 
     hosts: those that were reached, by name. findings: in their order.
     milliseconds: by pair of hosts, the time to connect from the one to the other.
+    measured: how fast they exchange tensors, by backend, if that was asked for.
     """
 
     hosts: dict[str, Host] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     milliseconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    measured: list[Measured] = field(default_factory=list)
 
 
 async def visit(spec: JobSpec, *, cleans: bool = False, reach: Reach | None = None) -> Examination:

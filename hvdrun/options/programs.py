@@ -124,6 +124,12 @@ DOCTOR = Program(
     (
         Option("--json", "json", "Print what was found as JSON."),
         Option("--clean", "clean", "End the processes of earlier jobs whose agent has ended, and remove their files."),
+        Option(
+            "--test",
+            "test",
+            "Let all hosts reduce a tensor of 64 MB with each backend, and each host with each other one, and name the "
+            "slowest pair.",
+        ),
         _HELP,
     ),
 )

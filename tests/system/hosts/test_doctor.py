@@ -5,6 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from tests.lab.plan import HostPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 
@@ -62,3 +64,18 @@ def test_a_job_that_starts_names_what_differs_between_its_hosts(pair: Cluster) -
     assert re.fullmatch(
         r"hvdrun: torch 0\.1 on host2, but \S+ on host1: python -m pip install torch==[\d.]+\n", finished.stderr
     )
+
+
+@pytest.mark.nightly
+def test_a_slow_host_is_measured_and_named(build: BuildCluster) -> None:
+    cluster = build([HostPlan(f"host{n}") for n in (1, 2, 3)])
+    cluster["host2"].network.slow(40_000_000)
+    found = examine(cluster, "--test", "-H", "host1:1,host2:1,host3:1", code=3)
+    (what,) = list_what(found)
+    assert what.startswith("host2 exchanges at most 0.0")
+    (measured,) = found["tests"]
+    assert [pair["between"] for pair in measured["pairs"]] == [
+        ["host2", "host3"],
+        ["host1", "host3"],
+        ["host1", "host2"],
+    ]
