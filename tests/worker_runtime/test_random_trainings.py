@@ -196,6 +196,12 @@ def test_ranks_train_in_a_story_as_one_process_with_all_their_batches(ranks: Ran
     check(Program(2, 1, clears_by_model=False, operations=STORIES[story], is_elastic=story in RECOVERIES), ranks)
 
 
+def test_a_step_that_failed_has_left_its_gradients_unscaled(ranks: RankPool) -> None:
+    """AdamW cannot step with a wider gradient. The scaler was not updated since, and so unscales nothing again."""
+    operations = (Wrap("AdamW"), Step(0, "scaler"), Step(0, "synchronize"), Step(0, "scaler"))
+    check(Program(2, 1, clears_by_model=False, operations=operations, widened=frozenset({"weight"})), ranks)
+
+
 @pytest.mark.parametrize("dtype", NORMS)
 def test_ranks_with_a_norm_in_a_compiled_model_train_as_one_process(ranks: RankPool, dtype: str) -> None:
     steps = [(Clear(None), Backward(batch, USES, way="aot_eager"), Step(0)) for batch in range(3)]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.random_trainings.gradients import Gradients
@@ -309,7 +310,9 @@ class Player:
             self._refuse_superseded(wrapped)
             if not is_second:
                 self._reduce(wrapped)
-        if way == "clip and scaler" or (is_second and not self._is_distributed):
+        # The ranks' scaler unscales in its step what it has not unscaled yet, as after a step that failed.
+        is_due = self._scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY  # noqa: SLF001 - no public way
+        if way == "clip and scaler" or (is_second and is_due and not self._is_distributed):
             self._scaler.unscale_(optimizer)
             self._arrive(wrapped, "unscaled", recovers)
         if way == "clip and scaler":
