@@ -311,7 +311,7 @@ class Player:
             if not is_second:
                 self._reduce(wrapped)
         # The ranks' scaler unscales in its step what it has not unscaled yet, as after a step that failed.
-        is_due = self._scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY  # noqa: SLF001 - no public way
+        is_due = self._scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY
         if way == "clip and scaler" or (is_second and is_due and not self._is_distributed):
             self._scaler.unscale_(optimizer)
             self._arrive(wrapped, "unscaled", recovers)
