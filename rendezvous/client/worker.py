@@ -66,7 +66,9 @@ class WorkerClient:
             match notification:
                 case Published(generation, members, key, decision) if generation > after:
                     assignment = dict(members).get(self._worker)
-                    return None if assignment is None else Membership(generation, assignment, key, decision)
+                    if assignment is None:
+                        return None
+                    return Membership(generation, assignment, key, decision)
                 case Refuse(worker, reason, leaves) if worker == self._worker:
                     raise JoinRefusedError(reason, leaves=leaves)
                 case _:
@@ -165,7 +167,9 @@ class WorkerClient:
 
     def _find_deadline(self) -> float:
         """When the time for joining is over, on the monotonic clock."""
-        return time.monotonic() + self._patience_seconds if self._deadline is None else self._deadline
+        if self._deadline is None:
+            return time.monotonic() + self._patience_seconds
+        return self._deadline
 
     @staticmethod
     def _raise_interruption(notification: Notification, generation: int) -> None:
