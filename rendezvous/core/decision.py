@@ -83,8 +83,12 @@ def _explain_obstacle(survivors: Survivors, rank: int, operation: PendingOperati
         return f"rank {lost} of its process set is lost"
     if operation.root is not None and operation.root not in survivors.reports:
         return f"rank {operation.root}, whose data it needs, is lost"
-    user = None if operation.number else survivors.find_completer(rank, operation)
-    return None if user is None else f"rank {user} has completed it, and may have used the result"
+    user = None
+    if not operation.number:
+        user = survivors.find_completer(rank, operation)
+    if user is None:
+        return None
+    return f"rank {user} has completed it, and may have used the result"
 
 
 def _is_committed(survivors: Survivors, operation: PendingOperation) -> bool:

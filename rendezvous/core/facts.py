@@ -76,7 +76,9 @@ def record(state: State, event: Event) -> tuple[State, Effects]:  # noqa: C901, 
         case WorldOpened(host):
             return (state if host not in state.hosts else replace(state, has_world=True)), ()
         case Noticed() | Signalled():
-            return _signal(state, event) if isinstance(event, Signalled) else _notice(state, event.host)
+            if isinstance(event, Signalled):
+                return _signal(state, event)
+            return _notice(state, event.host)
         case Stopped(code, reason, immediately):
             state = replace(state, outcome=stop(code, reason))
             return stop_workers(state, 0.0) if immediately else (state, ())
@@ -132,7 +134,9 @@ def _follow_offer(state: State) -> State:
     if not gone or not is_planned or state.slots_offered < state.policy.min_size:
         return state
     slot = min(gone, key=lambda each: each.host in state.slots)  # one of a host that has none, if there is such a host
-    host = None if slot.host in state.slots else slot.host
+    host = None
+    if slot.host not in state.slots:
+        host = slot.host
     return _plan_restart(state, host, explain_removal(state, slot))
 
 
@@ -147,7 +151,9 @@ def _note_report(state: State, event: Reported) -> State:
     is_heard = event.host in state.unreported and any(
         (known := state.workers.get(each.slot)) is not None and known.worker == each for each in event.running
     )
-    return _hear(state, event.host) if is_heard else state
+    if is_heard:
+        return _hear(state, event.host)
+    return state
 
 
 def _hear(state: State, host: str) -> State:
@@ -228,7 +234,9 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
     outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=cannot_start)
     outcome = replace(outcome, message=event.message)
     if state.is_one_world:
-        return (replace(state, outcome=outcome) if _are_others_done(state, former) else state.with_end(outcome)), ()
+        if _are_others_done(state, former):
+            return replace(state, outcome=outcome), ()
+        return state.with_end(outcome), ()
     state, logs = _log_failure(state, event, outcome)
     if survives(state) and former.worker.slot.host not in state.drained:
         state = count_failure(state, former, "its command cannot be started" if cannot_start else "")
@@ -277,7 +285,10 @@ def _end_well(state: State, worker: Worker) -> tuple[State, Effects]:
     refusal = state.refusal or _explain_refusal(state, worker)
     state = replace(state, refusal=refusal)
     state, refusals = refuse(state, state.list_workers(WorkerState.WAITING) if state.waiting else (), refusal)
-    newcomers = find_newcomers(state) if state.number else ()
+    if state.number:
+        newcomers = find_newcomers(state)
+    else:
+        newcomers = ()
     state, retired = retire(state, newcomers, f"workers are no longer added: {worker} has exited with 0")
     if state.phase is Phase.REFORMING:
         state = replace(state, deadline=None, short_since=None)  # no generation follows
@@ -289,7 +300,9 @@ def _explain_refusal(state: State, gone: Worker) -> str:
     name = f"rank {state.rank_of(gone)} ({gone})"
     if state.policy.is_elastic and state.number:
         left = f"{name} has left (exit code {state.workers[gone.slot].returncode}), and is not replaced"
-        return left if state.first_failure is None else f"{state.first_failure.reason}; {left}"
+        if state.first_failure is not None:
+            return f"{state.first_failure.reason}; {left}"
+        return left
     return f"{name} has exited and will not join; every worker must call hvd.init() as often as the others"
 
 
@@ -315,7 +328,10 @@ def _notice(state: State, host: str | None) -> tuple[State, Effects]:
 def _drain_host(state: State, host: str) -> State:
     """The state in which this host has a stop notice."""
     policy = state.policy
-    grace_seconds = policy.restarts.planned_grace_seconds if state.is_one_world else policy.grace_seconds
+    if state.is_one_world:
+        grace_seconds = policy.restarts.planned_grace_seconds
+    else:
+        grace_seconds = policy.grace_seconds
     return state.with_drained({**state.drained, host: state.clock + grace_seconds})
 
 
@@ -330,7 +346,13 @@ def _drain(state: State, host: str) -> State | None:
     """The state in which this host is to be left; None if no worker would be."""
     drained = _drain_host(state, host)
     is_left = any(each.worker.slot.host not in drained.drained for each in drained.survivors())
-    return drained if (is_left if state.number else drained.slots) else None
+    if state.number:
+        is_enough = is_left
+    else:
+        is_enough = bool(drained.slots)
+    if is_enough:
+        return drained
+    return None
 
 
 def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
@@ -346,9 +368,13 @@ def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
     if is_world and state.may_restart and state.stops_at is None:
         others = _drain_host(state, host)
         if others.slots:
-            return (state, ()) if host in state.drained else _leave_round(others, host, reason)
+            if host in state.drained:
+                return state, ()
+            return _leave_round(others, host, reason)
     may_drain = state.policy.is_elastic and state.stops_at is None and (state.may_restart or not is_world)
-    drained = _drain(state, host) if may_drain else None
+    drained = None
+    if may_drain:
+        drained = _drain(state, host)
     if drained is None:
         return replace(state, outcome=stop_by_signal(event.signal, host, reason)), ()
     staying = [each for each in drained.on(host) if each.state not in _LEAVING]
@@ -392,8 +418,13 @@ def _stop(state: State, why: str) -> tuple[State, Effects]:
 def limit_notices(state: State) -> tuple[State, Effects]:
     """Stop workers whose notice has run out; offer a host again some time after its notice."""
     if state.stops_at is not None:
-        alive = state.alive() if state.clock > state.stops_at else ()
-        return (_overrun(state, alive[0].worker) if alive else state), ()
+        if state.clock > state.stops_at:
+            alive = state.alive()
+        else:
+            alive = ()
+        if alive:
+            return _overrun(state, alive[0].worker), ()
+        return state, ()
     for host, leaves_by in state.drained.items():
         if state.clock > leaves_by and host in state.hosts:
             if late := [each for each in state.on(host) if each.state not in _LEAVING]:

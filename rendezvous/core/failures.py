@@ -64,7 +64,9 @@ class Blacklist:
     def count(self, slot: Slot, now: float, recovery: Recovery) -> int:
         """How many failures of a slot are not forgotten."""
         known = self.slots.get(slot)
-        return 0 if known is None or now - known.last > recovery.forgiveness_seconds else known.failures
+        if known is None or now - known.last > recovery.forgiveness_seconds:
+            return 0
+        return known.failures
 
     def is_open(self, slot: Slot, now: float, recovery: Recovery) -> bool:
         """A worker may be started in this slot."""
@@ -85,14 +87,18 @@ class Blacklist:
         offered: how many slots the host offers now; 0 for none.
         obstacle: why no worker can run in the slot, which closes it; "" where the next one may.
         """
-        failures = self.count(slot, now, recovery) + (recovery.failures_per_slot if obstacle else 1)
+        failures = self.count(slot, now, recovery) + 1
+        if obstacle:
+            failures += recovery.failures_per_slot - 1
         counted = replace(self, slots={**self.slots, slot: SlotFailures(failures, now, obstacle)})
         least = recovery.failures_per_slot
         offers = [Slot(slot.host, index) for index in range(offered)]
         closed = [each for each in offers if counted.count(each, now, recovery) >= least]
         if not 2 * len(closed) >= offered > 0:
             return counted
-        last = slot if slot in closed else closed[-1]
+        last = slot
+        if slot not in closed:
+            last = closed[-1]
         are = "is" if len(closed) == 1 else "are"
         share = (
             "its only slot is closed" if offered == 1 else f"{len(closed)} of its {offered} slots {are} closed, {last}"
@@ -104,7 +110,10 @@ class Blacklist:
         """Close a host for its cooldown, which doubles each time up to its limit, and drop its slots' failures."""
         former = self.hosts.get(host)
         is_forgotten = former is None or now - former.until > recovery.forgiveness_seconds
-        closings = 0 if former is None or is_forgotten else former.closings
+        if former is None or is_forgotten:
+            closings = 0
+        else:
+            closings = former.closings
         least, most = recovery.cooldown_seconds
         cooldown_seconds = min(most, least * 2.0 ** min(closings, _MOST_DOUBLINGS))
         return replace(
@@ -170,7 +179,11 @@ class CrashLoop:
         has_committed = commits > self.commits and (progress > 0 or len(members) == 1)
         is_stuck = members == self.members and progress <= self.progress and not has_committed
         is_same = is_stuck and _remove_digits(error) == _remove_digits(self.error)
-        repetitions, errors = self.repetitions + 1 if is_same else 1, self.errors + 1 if is_stuck else 1
+        repetitions = errors = 1
+        if is_same:
+            repetitions += self.repetitions
+        if is_stuck:
+            errors += self.errors
         return CrashLoop(error, members, progress, repetitions, errors, commits)
 
 

@@ -120,7 +120,9 @@ def evict(
 ) -> tuple[State, Effects]:
     """Kill workers that have not joined in time; they count as lost."""
     state, effects, outcome = give_up_workers(state, records, explain)
-    return (state if outcome is None else record_loss(state, records, outcome)), effects
+    if outcome is not None:
+        return record_loss(state, records, outcome), effects
+    return state, effects
 
 
 def give_up_workers(
@@ -196,12 +198,18 @@ def record_loss(state: State, former: Sequence[WorkerRecord], outcome: Outcome) 
     """
     are_members = any(state.is_member(each) for each in former)
     has_run = are_members and any(state.last_heard[each.worker.slot.host] is not None for each in former)
-    if not (survives(state) if has_run else _allows_failures(state)):
+    if has_run:
+        continues = survives(state)
+    else:
+        continues = _allows_failures(state)
+    if not continues:
         return _end_job(state, outcome)
     if not are_members:
         return state
     state = replace(state, first_failure=state.first_failure or outcome)
-    return state.with_interruption(outcome.reason) if state.number else state
+    if state.number:
+        return state.with_interruption(outcome.reason)
+    return state
 
 
 def _end_job(state: State, outcome: Outcome) -> State:
@@ -229,7 +237,9 @@ def lose_silent_host(state: State) -> tuple[State, Effects]:
 def lose_unheard_host(state: State) -> tuple[State, Effects]:
     """An agent that was started for an elastic job has never reported."""
     limit_seconds = state.policy.start_timeout_seconds
-    for host in unheard_hosts(state) if state.policy.outlives_losses else ():
+    if not state.policy.outlives_losses:
+        return state, ()
+    for host in unheard_hosts(state):
         since = [each.since for each in state.on(host) if each.state is not WorkerState.ENDED]
         if since and state.clock - min(since) > limit_seconds:
             return lose_host(
@@ -250,7 +260,9 @@ def lose_late_newcomers(state: State) -> tuple[State, Effects]:
 def lose_late_survivors(state: State) -> tuple[State, Effects]:
     """Members have not reported after an interruption, or have not reached the commit at which the others wait."""
     limit_seconds = state.policy.report_seconds
-    since = state.waiting_since if state.number and state.phase is Phase.FORMING else None
+    since = None
+    if state.number and state.phase is Phase.FORMING:
+        since = state.waiting_since
     is_over = state.phase is Phase.REFORMING and state.deadline is not None and state.now > state.deadline
     is_over |= since is not None and state.now - since > limit_seconds and not waits_for_init(state)
     if not is_over:
@@ -281,7 +293,10 @@ def limit_start(state: State) -> tuple[State, Effects]:
         f"{state.waiting} of {state.waiting + len(late)} workers called hvd.init(), but within {limit} "
         f"rank {missing} did not; {stacks} shown above"
     )
-    stuck = () if unheard else tuple(each.worker for each in late)  # else the missing host explains the others
+    stuck: tuple[Worker, ...] = ()
+    # A missing host explains the others.
+    if not unheard:
+        stuck = tuple(each.worker for each in late)
     return replace(state, outcome=outcome, stuck=stuck), ()
 
 
@@ -307,10 +322,14 @@ def limit_shortage(state: State) -> tuple[State, Effects]:
     if state.number:
         have = state.waiting + state.count(WorkerState.READY)
         outcome = run_short(have, state.policy.min_size, limit_seconds, state.first_failure)
-        return (replace(state, outcome=outcome) if is_over else state), ()
+        if is_over:
+            return replace(state, outcome=outcome), ()
+        return state, ()
     have, needed = _count_start(state)
     if have >= needed:
-        return (state if state.short_since is None else replace(state, short_since=None)), ()
+        if state.short_since is not None:
+            return replace(state, short_since=None), ()
+        return state, ()
     if state.short_since is None:
         return replace(state, short_since=state.clock), ()
     if not is_over:
@@ -336,7 +355,9 @@ def _find_lack(state: State) -> str:
     if state.slots_offered < state.policy.min_size:
         return f"the hosts offer only {state.slots_offered} of the slots now"
     unheard = unheard_hosts(state)
-    return f"no agent has reported from {', '.join(unheard)}" if unheard else ""
+    if unheard:
+        return f"no agent has reported from {', '.join(unheard)}"
+    return ""
 
 
 def log_closings(state: State) -> tuple[State, Effects]:
@@ -371,5 +392,7 @@ def log_reset_limit(state: State) -> tuple[State, Effects]:
     unused = [host for host in state.slots if host not in used]
     if unused and len(state.survivors()) < state.policy.max_size:
         parts.append(f"no worker is started on {', '.join(unused)}")
-    logs = (Log(f"{describe_reset_limit(state.resets)}: {', and '.join(parts)}"),) if parts else ()
-    return replace(state, logged_limit=known), logs
+    state = replace(state, logged_limit=known)
+    if parts:
+        return state, (Log(f"{describe_reset_limit(state.resets)}: {', and '.join(parts)}"),)
+    return state, ()

@@ -141,7 +141,9 @@ def step(state: State, event: Event) -> tuple[State, Effects]:
     """
     if isinstance(event, Joined | Exited | Declared):
         if (stale := _find_staleness(state, event)) is not None:
-            return state, (Refuse(event.worker, stale),) if isinstance(event, Joined) else ()
+            if isinstance(event, Joined):
+                return state, (Refuse(event.worker, stale),)
+            return state, ()
     elif isinstance(event, Begun | Reported | Lost):
         if event.host not in state.hosts:
             return _ignore_former(state, event, event.host)
@@ -162,7 +164,9 @@ def step(state: State, event: Event) -> tuple[State, Effects]:
 
 def _leave_out_cause(state: State, effects: Effects) -> Effects:
     """Leave out the loss of the host that has decided the outcome: Finish explains it."""
-    host = None if state.outcome is None else state.outcome.host
+    host = None
+    if state.outcome is not None:
+        host = state.outcome.host
     if host is None:
         return effects
     return tuple(
@@ -205,7 +209,9 @@ def _renew_lease(state: State, event: Begun | Reported | Lost) -> State:
         for worker in event.running:
             if worker.slot.host != event.host:
                 raise IllegalEventError(event, f"worker {worker} is not on host {event.host}")
-    return state if isinstance(event, Lost) else renew_lease(state, event.host)
+    if not isinstance(event, Lost):
+        return renew_lease(state, event.host)
+    return state
 
 
 def _ignore_former(state: State, event: Begun | Reported | Lost, host: str) -> tuple[State, Effects]:
@@ -229,7 +235,9 @@ def _find_staleness(state: State, event: Joined | Exited | Declared) -> str | No
             raise IllegalEventError(event, f"incarnation {number} of slot {worker.slot} was never started")
     if worker != record.worker:
         return f"worker {worker} was replaced by incarnation {record.worker.incarnation}"
-    return f"worker {worker} has ended" if record.state is WorkerState.ENDED else None
+    if record.state is WorkerState.ENDED:
+        return f"worker {worker} has ended"
+    return None
 
 
 def settle(state: State, *, has_ticked: bool = False) -> tuple[State, Effects]:
@@ -264,14 +272,20 @@ def _apply(list_rules: Callable[[State], tuple[Rule, ...]], state: State) -> tup
 
 def _list_limits(state: State) -> tuple[Rule, ...]:
     if state.outcome is None:
-        return LIMITS if state.restart is None else RESTART_LIMITS
-    return END_LIMITS if state.phase is Phase.DRAINING else ()
+        if state.restart is None:
+            return LIMITS
+        return RESTART_LIMITS
+    if state.phase is Phase.DRAINING:
+        return END_LIMITS
+    return ()
 
 
 def _list_rules(state: State) -> tuple[Rule, ...]:
     if state.outcome is not None:
         return END_RULES
-    return RULES if state.restart is None else RESTART_RULES
+    if state.restart is None:
+        return RULES
+    return RESTART_RULES
 
 
 def _find_next_time(state: State) -> float:

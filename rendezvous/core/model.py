@@ -61,7 +61,9 @@ class Worker:
     incarnation: int
 
     def __str__(self) -> str:
-        return f"{self.slot}" if self.incarnation == 1 else f"{self.slot}#{self.incarnation}"
+        if self.incarnation == 1:
+            return f"{self.slot}"
+        return f"{self.slot}#{self.incarnation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,9 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        if ":" in self.address:
+            return f"[{self.address}]:{self.port}"
+        return f"{self.address}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +234,9 @@ class Policy:
     @property
     def slots_to_start(self) -> int:
         """The workers are started when as many slots are offered."""
-        return self.min_size if self.start_size is None else self.start_size
+        if self.start_size is None:
+            return self.min_size
+        return self.start_size
 
     @property
     def silence_seconds(self) -> float:

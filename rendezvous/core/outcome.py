@@ -72,12 +72,18 @@ class Outcome:
         if self.cause is not Cause.WORKER_FAILED or self.returncode is None:
             return 2
         number = find_signal(self.returncode)
-        return 0 if number is None else 1 if number == SIGABRT else 2
+        if number is None:
+            return 0
+        if number == SIGABRT:
+            return 1
+        return 2
 
     @property
     def stop_signal(self) -> int:
         """The first signal to the remaining workers; none gets a second SIGINT."""
-        return SIGINT if self.is_interrupt else SIGTERM
+        if self.is_interrupt:
+            return SIGINT
+        return SIGTERM
 
 
 def conclude(first: Outcome | None, *, has_stopped: bool) -> Outcome:
@@ -88,12 +94,16 @@ def conclude(first: Outcome | None, *, has_stopped: bool) -> Outcome:
     """
     if first is not None and not (has_stopped and first.exit_code in _ENDED_FROM_OUTSIDE):
         return first
-    return end_as_noticed() if has_stopped else succeed()
+    if has_stopped:
+        return end_as_noticed()
+    return succeed()
 
 
 def exit_code(returncode: int) -> int:
     """A process' exit code as a shell reports it: 128 + n for signal n."""
-    return returncode if returncode >= 0 else SIGNAL_OFFSET - returncode
+    if returncode >= 0:
+        return returncode
+    return SIGNAL_OFFSET - returncode
 
 
 def describe_returncode(returncode: int) -> str:
@@ -111,11 +121,15 @@ def find_signal(returncode: int) -> int | None:
     if returncode < 0:
         return -returncode
     number = returncode - SIGNAL_OFFSET
-    return number if number in SIGNALS else None
+    if number in SIGNALS:
+        return number
+    return None
 
 
 def _name_signal(number: int) -> str:
-    return f"{SIGNALS[number]} (signal {number})" if number in SIGNALS else f"signal {number}"
+    if number in SIGNALS:
+        return f"{SIGNALS[number]} (signal {number})"
+    return f"signal {number}"
 
 
 def describe_ranks(ranks: Iterable[int]) -> str:
@@ -137,7 +151,10 @@ def describe_loss(worker: Worker, rank: int, returncode: int, error: str | None)
     Cause: A worker of an elastic job failed, was killed, or stopped.
     Remedy: None, if the job continues. See the worker's last lines.
     """
-    how = describe_returncode(returncode) if error is None else error.rstrip(".")
+    if error is None:
+        how = describe_returncode(returncode)
+    else:
+        how = error.rstrip(".")
     return f"rank {rank} ({worker}) was lost: {how}"
 
 
@@ -262,7 +279,9 @@ def lose_state(reason: str, first: Outcome | None) -> Outcome:
     if first is None or first.cause is not Cause.WORKER_FAILED or first.returncode is None:
         return outcome
     code = exit_code(first.returncode)
-    return outcome if code in _ENDED_FROM_OUTSIDE else replace(outcome, exit_code=code)
+    if code not in _ENDED_FROM_OUTSIDE:
+        return replace(outcome, exit_code=code)
+    return outcome
 
 
 def fail_again(reason: str, first: Outcome | None) -> Outcome:
@@ -278,11 +297,9 @@ def exhaust_resets(limit: int, reason: str, first: Outcome | None) -> Outcome:
 def describe_reset_limit(resets: int) -> str:
     """Why no further generation is allowed, in one sentence without a full stop."""
     times = "once" if resets == 1 else f"{resets} times"
-    return (
-        f"the job has been reset {times}, and --reset-limit allows no more"
-        if resets
-        else "--reset-limit 0 allows no reset"
-    )
+    if resets:
+        return f"the job has been reset {times}, and --reset-limit allows no more"
+    return "--reset-limit 0 allows no reset"
 
 
 def run_short(
@@ -297,5 +314,7 @@ def run_short(
     sentence = (
         f"only {count} of at least {needed} workers ({option}) were there for {limit_seconds:g} s (--elastic-timeout)"
     )
-    reason = sentence if first is None else f"{first.reason}; {sentence}"
+    reason = sentence
+    if first is not None:
+        reason = f"{first.reason}; {sentence}"
     return replace(give_up(reason, first), cause=Cause.TOO_FEW_WORKERS)

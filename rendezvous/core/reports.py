@@ -229,8 +229,13 @@ class Survivors:
             members = sorted(self.list_members(operation.ranks), key=lambda member: -self.reports[member].floor)
             self._ahead[number] = members[:2]
         first = next((member for member in self._ahead[number] if member != rank), None)
-        least = self.reports[rank].seen + 1 if operation.index is None else operation.index
-        return first if first is not None and self.reports[first].floor > least else None
+        if operation.index is None:
+            least = self.reports[rank].seen + 1
+        else:
+            least = operation.index
+        if first is not None and self.reports[first].floor > least:
+            return first
+        return None
 
     def _find(self, found: _Found[FoundT], rank: int, operation: PendingOperation) -> FoundT | None:
         by_index = found.get((self._number(operation.ranks), operation.name))
@@ -239,7 +244,9 @@ class Survivors:
         if operation.index is not None:
             return by_index.get(operation.index)
         last = max(by_index)
-        return by_index[last] if last > self.reports[rank].seen else None
+        if last > self.reports[rank].seen:
+            return by_index[last]
+        return None
 
     @cached_property
     def _responses(self) -> _Found[bytes]:

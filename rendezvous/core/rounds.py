@@ -38,7 +38,9 @@ def plan_growth(state: State) -> tuple[State, Effects]:
         return state, ()
     larger = _count_larger(state)
     if not larger:
-        return (state if state.growing_since is None else replace(state, growing_since=None)), ()
+        if state.growing_since is not None:
+            return replace(state, growing_since=None), ()
+        return state, ()
     if state.growing_since is None:
         return replace(state, growing_since=state.clock), ()
     if state.clock - state.growing_since < limit_seconds:
@@ -58,7 +60,9 @@ def _count_larger(state: State) -> int:
     staying = sum(state.offers(each.worker.slot) for each in alive)
     answering = sum(slot.host not in state.unanswered for slot in list_open_slots(state))
     larger = min(state.policy.max_size, staying + answering)
-    return larger if larger > len(alive) else 0
+    if larger > len(alive):
+        return larger
+    return 0
 
 
 def stop_round(state: State) -> tuple[State, Effects]:
@@ -67,7 +71,10 @@ def stop_round(state: State) -> tuple[State, Effects]:
     if restart is None or state.phase is Phase.RESTARTING:
         return state, ()
     policy, restarts = state.policy, state.policy.restarts
-    grace_seconds = restarts.planned_grace_seconds if restart.is_planned else restarts.grace_seconds
+    if restart.is_planned:
+        grace_seconds = restarts.planned_grace_seconds
+    else:
+        grace_seconds = restarts.grace_seconds
     if not restart.is_planned and state.restarts == restarts.limit:
         grace_seconds = policy.grace_seconds  # the job ends
     most_seconds = max(grace_seconds, policy.grace_seconds)  # of workers that were being stopped before
@@ -87,7 +94,9 @@ def stop_round(state: State) -> tuple[State, Effects]:
 
 def _keep_shortage(state: State) -> float | None:
     """Since when there are too few slots, or agents: a round that has not begun everywhere has not ended that."""
-    return state.short_since if state.unreported else None
+    if state.unreported:
+        return state.short_since
+    return None
 
 
 def judge_round(state: State) -> tuple[State, Effects]:
@@ -98,12 +107,23 @@ def judge_round(state: State) -> tuple[State, Effects]:
     outcome, lasted_seconds = restart.outcome, restart.since - state.round_since
     is_quick = not restart.is_planned and lasted_seconds < QUICK_SECONDS
     has_failed = not restart.is_planned and lasted_seconds < _FAILING_SECONDS and outcome.certainty == 0
-    quick, failed = (state.quick_rounds + 1 if is_quick else 0), (state.failed_rounds + 1 if has_failed else 0)
+    quick = failed = 0
+    if is_quick:
+        quick = state.quick_rounds + 1
+    if has_failed:
+        failed = state.failed_rounds + 1
+
     # A round that never had a report from all its hosts has not begun.
     is_counted = not (restart.is_planned or state.unreported)
-    if failed >= _MOST_FAILED_ROUNDS if limit is None else is_counted and state.restarts >= limit:
+    if limit is None:
+        is_last = failed >= _MOST_FAILED_ROUNDS
+    else:
+        is_last = is_counted and state.restarts >= limit
+    if is_last:
         return replace(state, restart=None, outcome=outcome), ()
-    pause_seconds = min(MOST_PAUSE_SECONDS, 2.0 ** min(quick - 2, _MOST_DOUBLINGS)) if quick > 1 else 0.0
+    pause_seconds = 0.0
+    if quick > 1:
+        pause_seconds = min(MOST_PAUSE_SECONDS, 2.0 ** min(quick - 2, _MOST_DOUBLINGS))
     # Also those that have exited with 0 are started again.
     known = [replace(each, is_done=False, generation=0) for each in state.workers.values()]
     state = replace(
@@ -129,7 +149,9 @@ def _blame(state: State, restart: Restart) -> State:
     state = replace(state, blacklist=replace(state.blacklist, suspects=()))
     if restart.is_planned or worker is None or (restart.is_blamed and worker.slot not in suspects):
         return state
-    return state if state.policy.is_fixed else count_slot_failure(state, worker.slot)
+    if not state.policy.is_fixed:
+        return count_slot_failure(state, worker.slot)
+    return state
 
 
 def start_round(state: State) -> tuple[State, Effects]:
@@ -191,13 +213,18 @@ def _clear(state: State) -> State:
 
 
 def _describe_again(workers: int) -> str:
-    return "the only worker is started again" if workers == 1 else "all workers are started again"
+    if workers == 1:
+        return "the only worker is started again"
+    return "all workers are started again"
 
 
 def _describe_start(state: State, restart: Restart, workers: int) -> str:
     limit = state.policy.restarts.limit
     what = "the only worker is" if workers == 1 else f"all {workers} workers are"
-    left = "" if limit is None or restart.is_planned else f" ({limit - state.restarts} of {limit} restarts left)"
+    if limit is None or restart.is_planned:
+        left = ""
+    else:
+        left = f" ({limit - state.restarts} of {limit} restarts left)"
     if not state.number:
         how = "the script continues from its own checkpoint"
     else:

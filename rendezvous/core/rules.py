@@ -57,14 +57,18 @@ def conclude_job(state: State) -> tuple[State, Effects]:
     is_over = state.workers and state.ended == len(state.workers)
     if not is_over or not any(each.is_done and state.is_member(each) for each in state.workers.values()):
         return state, ()
-    first = state.first_failure if state.number else None
+    first = None
+    if state.number:
+        first = state.first_failure
     return replace(state, outcome=conclude(first, has_stopped=state.has_stopped)), ()
 
 
 def conclude_stop(state: State) -> tuple[State, Effects]:
     """All workers have ended after a stop notice for the job, though none as the notice asks."""
     is_over = state.stops_at is not None and state.ended == len(state.workers)
-    return (replace(state, outcome=conclude(state.first_failure, has_stopped=True)) if is_over else state), ()
+    if is_over:
+        return replace(state, outcome=conclude(state.first_failure, has_stopped=True)), ()
+    return state, ()
 
 
 def end_without_survivors(state: State) -> tuple[State, Effects]:
@@ -79,7 +83,9 @@ def end_without_survivors(state: State) -> tuple[State, Effects]:
         return state, ()
     slots = {worker.slot for worker in generation.members}
     is_left = any(record.worker.slot not in slots for record in state.alive())
-    outcome = lose_state(f"{failure.reason}; {STATE_LOST}", failure) if is_left else failure
+    outcome = failure
+    if is_left:
+        outcome = lose_state(f"{failure.reason}; {STATE_LOST}", failure)
     return state.with_end(outcome), ()
 
 
@@ -92,26 +98,34 @@ def end_failed_start(state: State) -> tuple[State, Effects]:
         return state, ()
     scheduled, _ = schedule(state)
     workers = len(scheduled.alive()) + sum(each.is_done for each in state.workers.values())
-    return (state if workers >= state.policy.min_size else state.with_end(state.first_failure)), ()
+    if workers >= state.policy.min_size:
+        return state, ()
+    return state.with_end(state.first_failure), ()
 
 
 def interrupt(state: State) -> tuple[State, Effects]:
     """Interrupt a generation that cannot continue: its members report by a deadline, if another one follows."""
     if state.interruption is None or state.phase is Phase.REFORMING:
         return state, ()
-    deadline = None if state.refusal is not None else state.now + state.policy.report_seconds
+    deadline = None
+    if state.refusal is None:
+        deadline = state.now + state.policy.report_seconds
     state = replace(state.enter(Phase.REFORMING), deadline=deadline)
     return state, (Interrupt(state.number, state.interruption or ""),)
 
 
 def schedule_first(state: State) -> tuple[State, Effects]:
     """Before the first generation workers are scheduled before `publish`, which waits for them."""
-    return (state, ()) if state.number else schedule(state)
+    if state.number:
+        return state, ()
+    return schedule(state)
 
 
 def schedule_later(state: State) -> tuple[State, Effects]:
     """Later `publish` comes first: it does not wait for new workers."""
-    return schedule(state) if state.number else (state, ())
+    if state.number:
+        return schedule(state)
+    return state, ()
 
 
 def offer_resize(state: State) -> tuple[State, Effects]:
@@ -134,11 +148,18 @@ def offer_resize(state: State) -> tuple[State, Effects]:
     offer = Offer(state.offer.number + 1, added, removed)
     if (added, removed) == (state.offer.added, state.offer.removed):
         is_over = offer.is_empty and state.gathering_since is not None
-        return (replace(state, gathering_since=None) if is_over else state), ()
+        if is_over:
+            return replace(state, gathering_since=None), ()
+        return state, ()
     if not offer.is_empty:
-        since = state.clock if state.gathering_since is None else state.gathering_since
+        if state.gathering_since is None:
+            since = state.clock
+        else:
+            since = state.gathering_since
         if state.awaited and state.clock - since < state.policy.recovery.gathering_seconds:
-            return (state if state.gathering_since == since else replace(state, gathering_since=since)), ()
+            if state.gathering_since != since:
+                return replace(state, gathering_since=since), ()
+            return state, ()
         state = replace(state, gathering_since=since)
     effect = OfferResize(generation.number, offer.number, bool(added), bool(removed))
     return replace(state, offer=offer, gathering_since=None if offer.is_empty else state.gathering_since), (effect,)
@@ -170,10 +191,15 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
     stopped = tuple(rank for rank in state.stopped if rank not in {*done, outcome.rank})
     if outcome.cause is Cause.WORKER_FAILED:
         reported = (f"Its program reported (@record): {outcome.message}",) if outcome.message else ()
-        notes = _describe_successes(done, outcome) if policy.is_elastic or stopped != state.stopped else ()
+        if policy.is_elastic or stopped != state.stopped:
+            notes = _describe_successes(done, outcome)
+        else:
+            notes = ()
         if state.rounds:
             notes += (_describe_rounds(state), *_list_losses(state, outcome))
-        sentence = reason if outcome.returncode is None else ""
+        sentence = ""
+        if outcome.returncode is None:
+            sentence = reason
         return Finish(outcome, Explanation.WORKER_PAGE, sentence, stopped, reported + notes)
     may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
     if policy.outlives_losses and (may_continue or outcome.cause in _REPEATED):
@@ -207,8 +233,13 @@ def _describe_successes(done: Sequence[int], outcome: Outcome) -> tuple[str, ...
 
 def forget_silent_hosts(state: State) -> tuple[State, Effects]:
     """While the job ends, an agent's lease has run out: its workers have ended, too."""
-    silent = silent_hosts(state) if state.phase is Phase.DRAINING else ()
-    return (state.with_host_ended(silent[0]) if silent else state), ()
+    if state.phase is Phase.DRAINING:
+        silent = silent_hosts(state)
+    else:
+        silent = ()
+    if silent:
+        return state.with_host_ended(silent[0]), ()
+    return state, ()
 
 
 def publish(state: State) -> tuple[State, Effects]:
@@ -216,9 +247,15 @@ def publish(state: State) -> tuple[State, Effects]:
     if state.phase not in {Phase.FORMING, Phase.REFORMING} or not state.waiting or state.refusal is not None:
         return state, ()
     if state.number:
-        judged, effects = (state, ()) if state.awaited else _judge(state)
-        return (state if judged == state else judged), effects
-    return _publish_first(state) if _may_start(state) else (state, ())
+        if state.awaited:
+            return state, ()
+        judged, effects = _judge(state)
+        if judged == state:
+            return state, effects
+        return judged, effects
+    if _may_start(state):
+        return _publish_first(state)
+    return state, ()
 
 
 def _may_start(state: State) -> bool:
@@ -243,7 +280,10 @@ def _publish_first(state: State) -> tuple[State, Effects]:
     """Publish the workers that have joined as the first generation."""
     members = arrange((), state.list_workers(WorkerState.WAITING), state.slots)
     started = len(members) + state.count(WorkerState.INTENDED)
-    reason = _describe_all(started) if len(members) == started else f"{len(members)} of {started} workers have joined"
+    if len(members) == started:
+        reason = _describe_all(started)
+    else:
+        reason = f"{len(members)} of {started} workers have joined"
     return _publish(state, RecoveryDecision(Action.BEGIN), Composition(members), reason)
 
 
@@ -266,12 +306,17 @@ def _judge(state: State) -> tuple[State, Effects]:
     size = len(generation.members)
     situation = Situation(size, reports, state.least_size, newcomers, state.decision, interruption, had_state)
     match decide(situation):
-        case End(reason, is_state_lost):
-            return state.with_end((lose_state if is_state_lost else give_up)(reason, state.first_failure)), ()
+        case End(reason, is_state_lost=True):
+            return state.with_end(lose_state(reason, state.first_failure)), ()
+        case End(reason):
+            return state.with_end(give_up(reason, state.first_failure)), ()
         case AwaitWorkers(reason) if not state.may_reset:
             return replace(state, outcome=exhaust_resets(state.resets, reason, state.first_failure)), ()
         case AwaitWorkers():
-            since = state.clock if state.short_since is None else state.short_since
+            if state.short_since is None:
+                since = state.clock
+            else:
+                since = state.short_since
             return replace(state.enter(Phase.REFORMING), deadline=None, short_since=since), ()
         case RecoveryDecision() as decision:
             return _publish_next(replace(state, crash_loop=crash_loop), decision, survivors, ranks)
@@ -284,11 +329,15 @@ def _drop_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: s
         is_own = any(
             record.report and record.report.reason is JoinReason.RESTORE and record.report.error for record in survivors
         )
-        return replace(state, outcome=(fail_again if is_own else give_up)(reason, state.first_failure)), ()
+        if is_own:
+            return replace(state, outcome=fail_again(reason, state.first_failure)), ()
+        return replace(state, outcome=give_up(reason, state.first_failure)), ()
     state, effects, outcome = give_up_workers(
         state, newcomers, lambda worker, rank: fail_to_be_added(worker, rank, reason), "its worker cannot be added"
     )
-    return (state if state.policy.allows(state.failures) else replace(state, outcome=outcome)), effects
+    if not state.policy.allows(state.failures):
+        return replace(state, outcome=outcome), effects
+    return state, effects
 
 
 def _complete(record: WorkerRecord) -> Report:
@@ -323,7 +372,9 @@ def _publish_next(
 
 
 def _describe_all(workers: int) -> str:
-    return "the only worker has joined" if workers == 1 else f"all {workers} workers have joined"
+    if workers != 1:
+        return f"all {workers} workers have joined"
+    return "the only worker has joined"
 
 
 def _publish(state: State, decision: RecoveryDecision, composition: Composition, reason: str) -> tuple[State, Effects]:
@@ -375,10 +426,13 @@ def _describe_next_generation(
         return ()
     former, members = set(state.generation.members), {record.worker for record in next_members}
     errors = [each.report.error for each in state.survivors() if each.report is not None and each.report.error]
-    reason = "" if not errors else decision.reason if decision.action is Action.RESTORE else errors[0]
     logs = []
     if errors and former <= members:
-        logs.append(Log(" ".join(reason.split()).rstrip(".")))  # it may have the program's own words
+        reason = errors[0]
+        if decision.action is Action.RESTORE:
+            reason = decision.reason
+        # It may have the program's own words, over several lines.
+        logs.append(Log(" ".join(reason.split()).rstrip(".")))
     if errors or former != members or decision.action not in _PLANNED:
         count = len(members)
         logs.append(Log(f"the job continues with {count} worker{'' if count == 1 else 's'}"))

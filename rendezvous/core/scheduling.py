@@ -129,7 +129,8 @@ def retire(
     grace_seconds: until SIGKILL; None: that of the job.
     lets_save: see `Terminate`.
     """
-    grace_seconds = state.policy.grace_seconds if grace_seconds is None else grace_seconds
+    if grace_seconds is None:
+        grace_seconds = state.policy.grace_seconds
     leaves_by = state.clock + grace_seconds
     listed = tuple(records)
     effects: list[Effect] = []
@@ -200,7 +201,9 @@ def reconcile(state: State, event: Reported) -> Effects:
 
 def find_newcomers(state: State) -> tuple[WorkerRecord, ...]:
     """The workers that are in no generation yet; before the first one, all."""
-    waiting = {WorkerState.INTENDED, WorkerState.READY} | (set() if state.number else {WorkerState.WAITING})
+    waiting = {WorkerState.INTENDED, WorkerState.READY}
+    if not state.number:
+        waiting.add(WorkerState.WAITING)
     return state.list_workers(*waiting)
 
 
@@ -227,11 +230,15 @@ def _retire_unwanted(state: State) -> tuple[State, Effects]:
 def explain_removal(state: State, slot: Slot) -> str:
     """Why a slot is no longer offered, in one sentence."""
     is_listed = slot.host in state.slots
-    return f"host {slot.host} offers fewer slots now" if is_listed else _explain_absence(state, slot.host)
+    if is_listed:
+        return f"host {slot.host} offers fewer slots now"
+    return _explain_absence(state, slot.host)
 
 
 def _explain_absence(state: State, host: str) -> str:
-    return f"host {host} got a stop notice" if host in state.drained else f"host {host} is no longer listed"
+    if host in state.drained:
+        return f"host {host} got a stop notice"
+    return f"host {host} is no longer listed"
 
 
 def dismiss_idle(state: State) -> tuple[State, Effects]:
@@ -338,7 +345,9 @@ def is_never_replaced(state: State, decision: RecoveryDecision) -> bool:
 def _explain_launch(former: WorkerRecord | None, *, is_first: bool) -> str:
     if is_first:
         return "placed"
-    return "there is room for it" if former is None else f"in place of {former.worker}"
+    if former is not None:
+        return f"in place of {former.worker}"
+    return "there is room for it"
 
 
 def _count_staying(state: State) -> int:

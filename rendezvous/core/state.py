@@ -164,7 +164,9 @@ class State:
     @property
     def number(self) -> int:
         """The newest generation's number; 0 before the first."""
-        return 0 if self.generation is None else self.generation.number
+        if self.generation is not None:
+            return self.generation.number
+        return 0
 
     @property
     def clock(self) -> float:
@@ -185,7 +187,10 @@ class State:
         all its workers are stopped. Where no restart is allowed, the first loss ends the job.
         """
         recovers = self.policy.is_elastic and (self.published or self.waiting)
-        is_world = self.has_world if self.policy.restarts.needs_world else self.policy.may_restart
+        if self.policy.restarts.needs_world:
+            is_world = self.has_world
+        else:
+            is_world = self.policy.may_restart
         return self.restart is not None or (is_world and not recovers)
 
     @property
@@ -232,7 +237,9 @@ class State:
     @property
     def least_size(self) -> int:
         """How many workers a generation needs; after a stop notice for the job one is enough to save the state."""
-        return self.policy.min_size if self.stops_at is None else 1
+        if self.stops_at is None:
+            return self.policy.min_size
+        return 1
 
     def offers(self, slot: Slot) -> bool:
         """The slot is one of them."""
@@ -331,7 +338,10 @@ class State:
             counts[workers[slot].state] -= 1
             counts[record.state] += 1
             workers = workers.replace(slot, record)
-        since = self.now if self.waiting_since is None else self.waiting_since
+        if self.waiting_since is None:
+            since = self.now
+        else:
+            since = self.waiting_since
         return replace(
             self,
             workers=workers,
@@ -346,7 +356,10 @@ class State:
         new = {record.worker.slot: record for record in listed if record.worker.slot not in self.workers}
         used = dict.fromkeys((*self.hosts, *(record.worker.slot.host for record in listed)))
         counts = Counter(self.counts) + Counter(record.state for record in new.values())
-        workers = Table.of((*self.workers.items(), *new.items())) if new else self.workers
+        if new:
+            workers = Table.of((*self.workers.items(), *new.items()))
+        else:
+            workers = self.workers
         former = [record for record in listed if record.worker.slot not in new]
         return replace(self, workers=workers, counts=dict(counts)).with_records(former).with_hosts(used)
 

@@ -45,7 +45,9 @@ class Table(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The key's value; None if the table has no such key."""
-        return self[key] if key in self._positions else None
+        if key in self._positions:
+            return self[key]
+        return None
 
     def replace(self, key: K, value: V) -> Self:
         """A copy with another value for this key.
@@ -80,5 +82,7 @@ class Table(Generic[K, V]):
 def _replace(node: _Node, position: int, value: object, span: int) -> _Node:
     """A copy of the node with another leaf at this position."""
     child, rest = divmod(position, span)
-    changed = value if span == 1 else _replace(node[child], rest, value, span // WIDTH)
+    changed = value
+    if span != 1:
+        changed = _replace(node[child], rest, value, span // WIDTH)
     return (*node[:child], changed, *node[child + 1 :])
