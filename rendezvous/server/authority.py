@@ -33,7 +33,10 @@ class Authority:
     """
 
     def __init__(self, job: str, key: bytes | None = None) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1()) if key is None else _decode_key(key)
+        if key is None:
+            self._key = ec.generate_private_key(ec.SECP256R1())
+        else:
+            self._key = _decode_key(key)
         self._name = _name(f"hvdrun job {job}")
         usage = x509.KeyUsage(
             digital_signature=True,

@@ -111,7 +111,9 @@ class Server:
         credentials = grpc.ssl_server_credentials(
             [(credential.private_key, credential.certificate)], credential.authority, require_client_auth=True
         )
-        host = f"[{address}]" if ":" in address else address
+        host = address
+        if ":" in address:
+            host = f"[{address}]"
         listener = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", count_connections())))
         self._listeners.append(listener)
         pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), listener)
