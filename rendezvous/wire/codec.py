@@ -258,7 +258,8 @@ def decode(message):
 def _find_field(kind: type, field: "Field[Any]", hint: Hint, wire: Wire) -> _Field:
     origin: object = get_origin(hint)
     is_filled = origin is Annotated
-    hint = get_args(hint)[0] if is_filled else hint
+    if is_filled:
+        hint = get_args(hint)[0]
     default: object = field.default
     if NoneType in get_args(hint):
         default = None
@@ -266,10 +267,14 @@ def _find_field(kind: type, field: "Field[Any]", hint: Hint, wire: Wire) -> _Fie
     encode, decode = _find_conversion(hint, wire)
 
     def encode_optional(value: object) -> object:
-        return None if value is default else encode(value)
+        if value is default:
+            return None
+        return encode(value)
 
     def decode_filled(value: object) -> object:
-        return decode(value) if value else _lack(kind.__name__, field.name)
+        if value:
+            return decode(value)
+        return _lack(kind.__name__, field.name)
 
     is_optional = wire.has_presence and default is not MISSING
     return _Field(
@@ -347,7 +352,9 @@ def _keep(value: T) -> T:
 
 
 def _make_readable(value: object) -> object:
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    return value
 
 
 def _check_number(value: float) -> float:

@@ -30,7 +30,9 @@ def agent_identity(host: str, number: int = 1) -> str:
     number: which agent of this host, counted from 1: one that was cut off and replaced may reconnect.
     """
     name = f"hvdrun:agent:{host.encode().hex()}"
-    return name if number == 1 else f"{name}:{number}"
+    if number != 1:
+        return f"{name}:{number}"
+    return name
 
 
 @dataclass(frozen=True, slots=True)

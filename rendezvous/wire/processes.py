@@ -108,7 +108,9 @@ class Activation:
 def read_port(line: bytes) -> int | None:
     """The port in a line of the sequencer's output; None if there is none."""
     match = _PORT.search(line)
-    return None if match is None else int(match[1])
+    if match is None:
+        return None
+    return int(match[1])
 
 
 def encode_answer(objection: str) -> bytes:

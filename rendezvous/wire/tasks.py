@@ -79,7 +79,9 @@ def find_unsendable(place: str, value: object, is_sendable: Callable[[object], b
         path.append(part[0])
         value = part[1]
     kind = type(value)
-    named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    named = kind.__qualname__
+    if kind.__module__ != "builtins":
+        named = f"{kind.__module__}.{kind.__qualname__}"
     owner = f"its {', '.join(path)}" if path else "it"
     return f"{place} cannot be sent to another process: {owner} is a {named}"
 
