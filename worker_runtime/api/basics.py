@@ -51,7 +51,9 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
                     f"process_sets[{index}]; give it in the first call of init(), or call hvd.add_process_set()"
                 )
         return
-    ranks = None if comm is None else read_ranks("init(comm=...)", comm)
+    ranks = None
+    if comm is not None:
+        ranks = read_ranks("init(comm=...)", comm)
     RUNTIME.init()
     size = RUNTIME.engine.size
     if ranks and ranks != tuple(range(size)):

@@ -55,7 +55,9 @@ class Form:
     @property
     def title(self) -> str:
         """The first part of the operation's name: "grouped_allreduce"."""
-        return f"grouped_{self.kind}" if self.grouped else self.kind
+        if self.grouped:
+            return f"grouped_{self.kind}"
+        return self.kind
 
     @property
     def name(self) -> str:
@@ -204,11 +206,15 @@ def reports_failure(
                 return made if complete is None else complete(engine, made)
             except BaseException as error:
                 if calls.asked == asked:
-                    counted = None if calls.unnamed is unnamed else calls.unnamed
+                    counted = None
+                    if calls.unnamed is not unnamed:
+                        counted = calls.unnamed
                     report_failure(engine, title, bind(signature, args, kwargs), counted, error)
                 raise
 
-        return untraced(call) if trace is None else call
+        if trace is None:
+            return untraced(call)
+        return call
 
     return decorate
 
@@ -292,7 +298,9 @@ class _Function:
             if not given and arrays is not None and arrays.takes_none and form.waits:
                 return arguments.given
         call = begin_call(self._title, name, process_set, engine)
-        tensors = given if arrays is None else arrays.read(given, in_place=form.in_place)
+        tensors = given
+        if arrays is not None:
+            tensors = arrays.read(given, in_place=form.in_place)
 
         if self._differentiate is not None and _require_gradient(tensors):
             results: Sequence[Any] = self._differentiate(form, call, settings, tensors)
@@ -310,7 +318,9 @@ class _Function:
         results = engine.run(operation)
         if self._gathers:
             results = [each.tensor for each in results]
-        return finish(results if arrays is None else arrays.wrap(results, given, in_place=form.in_place))
+        if arrays is not None:
+            results = arrays.wrap(results, given, in_place=form.in_place)
+        return finish(results)
 
 
 def _list_group(kind: str, arrays: object) -> list[Any]:
@@ -329,5 +339,7 @@ def _require_gradient(tensors: Tensors) -> bool:
 def _convert(
     finish: Finish, arrays: Arrays | None, given: Sequence[Any], results: Sequence[Any], *, in_place: bool
 ) -> object:
-    tensors = [each.tensor if isinstance(each, Gathered) else each for each in results]
-    return finish(tensors if arrays is None else arrays.wrap(tensors, given, in_place=in_place))
+    tensors: Sequence[Any] = [each.tensor if isinstance(each, Gathered) else each for each in results]
+    if arrays is not None:
+        tensors = arrays.wrap(tensors, given, in_place=in_place)
+    return finish(tensors)

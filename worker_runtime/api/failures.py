@@ -77,4 +77,6 @@ def _guess_number(engine: Engine, where: object) -> int:
             return where.process_set_id
         ranks = tuple(where.ranks or ())
         return next((number for number in sets.numbers if sets.list_ranks(number) == ranks), GLOBAL_SET)
-    return where if isinstance(where, int) and where in sets.numbers else GLOBAL_SET
+    if isinstance(where, int) and where in sets.numbers:
+        return where
+    return GLOBAL_SET

@@ -54,10 +54,14 @@ class HandleMap:
         return RUNTIME.is_initialized and handle in tuple(RUNTIME.engine.handle_table)
 
     def __len__(self) -> int:
-        return len(RUNTIME.engine.handle_table) if RUNTIME.is_initialized else 0
+        if RUNTIME.is_initialized:
+            return len(RUNTIME.engine.handle_table)
+        return 0
 
     def __iter__(self) -> Iterator[int]:
-        return iter(RUNTIME.engine.handle_table) if RUNTIME.is_initialized else iter(())
+        if RUNTIME.is_initialized:
+            return iter(RUNTIME.engine.handle_table)
+        return iter(())
 
 
 _handle_map = HandleMap()

@@ -64,7 +64,9 @@ class ProcessSet:
     def process_set_id(self) -> int | None:
         """The id of the set, the same on all ranks; None where the set is not registered."""
         members = self._find()
-        return None if members is None else members.number
+        if members is None:
+            return None
+        return members.number
 
     def _find(self) -> Members | None:
         """The present members of the set, also on ranks that are not in it; None where it is not registered."""
@@ -75,7 +77,9 @@ class ProcessSet:
         if engine() is not RUNTIME.engine:
             return None
         sets = RUNTIME.engine.process_sets  # those of one generation
-        return sets.look_up(number) if sets.find_mark(number) is mark else None
+        if sets.find_mark(number) is mark:
+            return sets.look_up(number)
+        return None
 
     def find_number(self, title: str) -> int:
         """The id of the set; for the functions of the API.
@@ -104,7 +108,9 @@ class ProcessSet:
     def size(self) -> int | None:
         """The number of ranks in the set; None where the set is not registered."""
         members = self._find()
-        return None if members is None else members.size
+        if members is None:
+            return None
+        return members.size
 
     def rank(self) -> int | None:
         """This worker's rank within the set, 0 to size() - 1; None where the set is not registered.
@@ -127,12 +133,19 @@ class ProcessSet:
         """
         own = RUNTIME.engine.rank
         members = self._find()
-        return own in self._ranks if members is None else members.rank in members.ranks
+        if members is None:
+            return own in self._ranks
+        return members.rank in members.ranks
 
     def register(self, engine: Engine, number: int | None) -> None:
         """Store the set's number in a generation, or None after its removal; for this module."""
-        mark = None if number is None else engine.process_sets.find_mark(number)
-        self._registration = None if number is None or mark is None else (weakref.ref(engine), number, mark)
+        mark = None
+        if number is not None:
+            mark = engine.process_sets.find_mark(number)
+        if number is None or mark is None:
+            self._registration = None
+        else:
+            self._registration = (weakref.ref(engine), number, mark)
 
     def adopt(self, engine: Engine) -> bool:
         """Take the id of the registered set of the same ranks; False where there is none. For `init()`."""
@@ -163,17 +176,23 @@ class _GlobalProcessSet(ProcessSet):
     @property
     def ranks(self) -> list[int] | None:
         members = self._find()
-        return None if members is None else list(members.ranks)
+        if members is None:
+            return None
+        return list(members.ranks)
 
     @property
     def process_set_id(self) -> int:
         return GLOBAL_SET
 
     def _find(self) -> Members | None:
-        return RUNTIME.engine.process_sets.look_up(GLOBAL_SET) if RUNTIME.is_initialized else None
+        if RUNTIME.is_initialized:
+            return RUNTIME.engine.process_sets.look_up(GLOBAL_SET)
+        return None
 
     def included(self) -> bool | None:
-        return True if RUNTIME.is_initialized else None
+        if RUNTIME.is_initialized:
+            return True
+        return None
 
     def __reduce__(self) -> str:
         return "global_process_set"
@@ -221,7 +240,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """
     engine = RUNTIME.engine
     everyone = engine.find_members(GLOBAL_SET, "remove_process_set")
-    number = process_set.process_set_id if isinstance(process_set, ProcessSet) else None
+    number = None
+    if isinstance(process_set, ProcessSet):
+        number = process_set.process_set_id
     if process_set is global_process_set or (number is None and isinstance(process_set, ProcessSet)):
         return False
     if number is not None and not process_set.ranks:  # all of them were lost: the others have nothing to agree on
