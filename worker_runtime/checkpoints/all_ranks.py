@@ -187,7 +187,10 @@ def _raise_everywhere(failure: str) -> None:
 
 def _shorten(error: Exception) -> str:
     """The error's text as a part of a sentence."""
-    text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, CheckpointError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:_LONGEST_CAUSE].rstrip(".")
 
 

@@ -49,7 +49,10 @@ class CheckpointFolder:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             numbered = self._list()
-            path = self._path / f"checkpoint-{numbered[0][0] + 1 if numbered else 1:06d}.pt"
+            number = 1
+            if numbered:
+                number += numbered[0][0]
+            path = self._path / f"checkpoint-{number:06d}.pt"
             try:
                 _write_whole(unfinished, write_content)
                 unfinished.rename(path)
@@ -191,7 +194,9 @@ def _find_damage(path: Path) -> str:
             checksum = hashlib.sha256()
             for piece in _read(file, size):
                 checksum.update(piece)
-            return "" if file.read() == _MARK + checksum.digest() else "is damaged (its checksum does not match)"
+            if file.read() == _MARK + checksum.digest():
+                return ""
+            return "is damaged (its checksum does not match)"
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
 
