@@ -36,7 +36,9 @@ class _Agreement(Operation[ResultT_co]):
     def find_obstacle(self, *, is_begun: bool) -> str:
         """Return "" unless the operation names ranks, which have changed; see `Operation`."""
         del is_begun
-        return "" if self._can_be_repeated else "it names ranks that have changed"
+        if self._can_be_repeated:
+            return ""
+        return "it names ranks that have changed"
 
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
@@ -85,7 +87,9 @@ class Join(_Agreement[int]):
     def finish(self, release: Release, payload: memoryview) -> int:
         """Return the rank that joined last."""
         del payload
-        return release.value if len(release.members) > 1 else release.members[0]
+        if len(release.members) > 1:
+            return release.value
+        return release.members[0]
 
 
 class AddSet(_Agreement[int]):

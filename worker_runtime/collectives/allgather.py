@@ -84,7 +84,9 @@ class Allgather(TensorOperation[list[Gathered]]):
         if not (own_bytes and self.request.signature.payload_dtype):
             return b""
         size = self.among.size  # every rank gets the rows of all
-        return view_memory(pack(self._tensors)) if fits_payload(size, own_bytes * size) else b""
+        if fits_payload(size, own_bytes * size):
+            return view_memory(pack(self._tensors))
+        return b""
 
     def _communicate(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         places = self._make_outputs(release)
@@ -126,9 +128,10 @@ class Allgather(TensorOperation[list[Gathered]]):
     def _read(self, release: Release, payload: memoryview) -> None:
         """Fill the results from the payload: each member's bytes, tensor by tensor."""
         places = self._make_outputs(release)
-        targets = (
-            self._outputs if len(places) == 1 else [target for parts in zip(*places, strict=True) for target in parts]
-        )
+        if len(places) == 1:
+            targets = self._outputs
+        else:
+            targets = [target for parts in zip(*places, strict=True) for target in parts]
         offset = 0
         for target in targets:
             end = offset + count_bytes(target)

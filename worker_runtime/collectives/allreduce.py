@@ -97,14 +97,19 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         self.tensors = tuple(tensors)
         self._how = how
         self.into = into
-        self.batcher = plan.batcher if into is None else plan.batcher_in_place
+        if into is None:
+            self.batcher = plan.batcher
+        else:
+            self.batcher = plan.batcher_in_place
         if plan.asks_for_nan:
             self.sizes = (int(may_have_nan(tensors, how.prescale)),)
 
     def find_obstacle(self, *, is_begun: bool) -> str:
         """Return "" unless the inputs are being overwritten; see `Operation`."""
         in_place = is_begun and self.into is not None and not self._plan.signature.payload_dtype
-        return "its tensor was being changed in place; allreduce() could have been repeated" if in_place else ""
+        if in_place:
+            return "its tensor was being changed in place; allreduce() could have been repeated"
+        return ""
 
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
@@ -145,7 +150,11 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
 
     def _conclude(self, release: Release, payload: memoryview) -> list[torch.Tensor]:
         del release
-        buffers = [self._read(payload)] if payload else self._buffers or self._prepare()
+        buffers = self._buffers
+        if payload:
+            buffers = [self._read(payload)]
+        elif not buffers:
+            buffers = self._prepare()
         for index, keys in self._keys.items():
             read_keys(keys, buffers[index])
         results = list(self.tensors)

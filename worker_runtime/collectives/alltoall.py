@@ -47,7 +47,10 @@ class Alltoall(TensorOperation[Exchanged]):
             raise make_error(name, str(error)) from None
         self.request = Request(among.number, name, signature)
         self._tensor = tensor
-        self._splits_device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
+        if isinstance(splits, torch.Tensor):
+            self._splits_device = splits.device
+        else:
+            self._splits_device = torch.device("cpu")
         self._source: torch.Tensor | None = None
         self._output: torch.Tensor | None = None
 
@@ -70,9 +73,14 @@ class Alltoall(TensorOperation[Exchanged]):
 
     def _conclude(self, release: Release, payload: memoryview) -> Exchanged:
         del payload
-        received = self.sizes if self._output is None else self._find_received(release)
+        if self._output is None:
+            received = self.sizes
+        else:
+            received = self._find_received(release)
         splits = torch.tensor(received, dtype=torch.int32, device=self._splits_device)
-        return Exchanged(copy(self._tensor) if self._output is None else self._output, splits)
+        if self._output is None:
+            return Exchanged(copy(self._tensor), splits)
+        return Exchanged(self._output, splits)
 
     def _list_used(self) -> Iterable[torch.Tensor]:
         return [tensor for tensor in (self._tensor, self._source, self._output) if tensor is not None]

@@ -109,7 +109,10 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
     def _conclude(self, release: Release, payload: memoryview) -> list[torch.Tensor]:
         del release
         if not self._is_root:
-            results = self._read(payload) if payload else self._unpack()
+            if payload:
+                results = self._read(payload)
+            else:
+                results = self._unpack()
         elif self._into is None:
             results = [copy(tensor) for tensor in self._tensors]
         else:

@@ -44,7 +44,9 @@ def view_bytes(rows: torch.Tensor) -> torch.Tensor:
 
 def view_memory(rows: torch.Tensor) -> memoryview:
     """The memory of a plain CPU tensor as a memoryview of bytes."""
-    memory: memoryview = (rows.detach() if rows.requires_grad else rows).numpy().reshape(-1).data
+    if rows.requires_grad:
+        rows = rows.detach()
+    memory: memoryview = rows.numpy().reshape(-1).data
     return memory.cast("B")
 
 
@@ -52,7 +54,9 @@ def view_reducible(buffer: torch.Tensor) -> torch.Tensor:
     """The same memory in a dtype that every backend can reduce: complex numbers as pairs, bool as uint8."""
     if buffer.is_complex():
         return torch.view_as_real(buffer)
-    return buffer.view(torch.uint8) if buffer.dtype == torch.bool else buffer
+    if buffer.dtype == torch.bool:
+        return buffer.view(torch.uint8)
+    return buffer
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -62,7 +66,9 @@ def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         tensors: at least one tensor, all on one device.
     """
     parts = [view_bytes(make_rows(tensor)) for tensor in tensors]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts)
 
 
 def unpack(buffer: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
@@ -113,7 +119,9 @@ def fuse_small(counts: Sequence[int]) -> list[tuple[int, ...]]:
     """
     small = tuple(index for index, count in enumerate(counts) if 0 < count < LARGE_BYTES)
     large: list[tuple[int, ...]] = [(index,) for index, count in enumerate(counts) if count >= LARGE_BYTES]
-    return [small, *large] if small else large
+    if small:
+        return [small, *large]
+    return large
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,9 @@ class Fusion:
     @property
     def single(self) -> int | None:
         """The index of its only tensor, if it has only one."""
-        return self.indices[0] if len(self.indices) == 1 else None
+        if len(self.indices) == 1:
+            return self.indices[0]
+        return None
 
 
 def plan_fusions(dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]]) -> tuple[Fusion, ...]:
@@ -184,7 +194,9 @@ def find_place(fusion: Fusion, into: Sequence[torch.Tensor] | None) -> torch.Ten
     if into is None or fusion.single is None:
         return None
     target = into[fusion.single]
-    return target.detach() if target.dtype == fusion.dtype and is_plain(target) else None
+    if target.dtype == fusion.dtype and is_plain(target):
+        return target.detach()
+    return None
 
 
 def gather_in_place(

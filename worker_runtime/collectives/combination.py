@@ -59,7 +59,10 @@ class Combination(_Parts):
 
 def choose(op: object, average: object, prescale: float, postscale: float) -> Combination:
     """The combination of an allreduce from a program's arguments; see `choose_reduction`."""
-    reduction = op if average is None and isinstance(op, Reduction) else choose_reduction(op, average)
+    if average is None and isinstance(op, Reduction):
+        reduction = op
+    else:
+        reduction = choose_reduction(op, average)
     return Combination(reduction, prescale, postscale)
 
 
@@ -92,7 +95,9 @@ def choose_reduction(op: object, average: object = None) -> Reduction:
         message = "average is deprecated; use op=hvd.Average or op=hvd.Sum"
         if not torch.compiler.is_compiling():  # which cannot trace the search for the line
             warnings.warn(message, DeprecationWarning, stacklevel=find_program())
-        return Reduction.AVERAGE if average else Reduction.SUM
+        if average:
+            return Reduction.AVERAGE
+        return Reduction.SUM
     if op is None:
         return Reduction.AVERAGE
     if isinstance(op, Reduction):
@@ -121,7 +126,9 @@ def read_factor(title: str, value: object) -> float:
     Raises:
         WrongArgumentError: it is something else, too large for a float, or NaN, which never equals another rank's.
     """
-    number = value.detach() if isinstance(value, torch.Tensor) else value
+    number = value
+    if isinstance(value, torch.Tensor):
+        number = value.detach()
     if isinstance(number, SupportsFloat | SupportsIndex):
         try:
             factor = float(number)
@@ -193,7 +200,10 @@ def make_keys(buffer: torch.Tensor, reduction: Reduction) -> torch.Tensor:
         buffer: floating-point values; not changed.
         reduction: MIN or MAX.
     """
-    wide = buffer if buffer.dtype in _KEYS else buffer.to(torch.float32)  # gloo does not reduce int16
+    # Gloo does not reduce int16.
+    wide = buffer
+    if buffer.dtype not in _KEYS:
+        wide = buffer.to(torch.float32)
     keys = _flip_negative(wide.view(_KEYS[wide.dtype]).clone())
     bounds = torch.iinfo(keys.dtype)
     return keys.masked_fill_(wide.isnan(), bounds.max if reduction is Reduction.MAX else bounds.min)

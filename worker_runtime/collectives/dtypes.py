@@ -122,15 +122,21 @@ def choose_wire_dtype(dtype: torch.dtype, reduction: Reduction, *, in_request: b
     if dtype in INTEGERS:
         if reduction is Reduction.AVERAGE:
             return torch.int64
-        return torch.int32 if dtype == torch.int16 else dtype
-    return torch.float32 if in_request and dtype in HALVES else dtype
+        if dtype == torch.int16:
+            return torch.int32
+        return dtype
+    if in_request and dtype in HALVES:
+        return torch.float32
+    return dtype
 
 
 def choose_sum(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which values are summed on one rank."""
     if dtype in INTEGERS:
         return torch.int64
-    return torch.float32 if dtype in HALVES else dtype
+    if dtype in HALVES:
+        return torch.float32
+    return dtype
 
 
 def make_neutral_value(dtype: torch.dtype, reduction: Reduction) -> float | int | bool:
@@ -143,7 +149,11 @@ def make_neutral_value(dtype: torch.dtype, reduction: Reduction) -> float | int 
             if dtype == torch.bool:
                 return is_min
             if dtype.is_floating_point:
-                return float("inf") if is_min else float("-inf")
+                if is_min:
+                    return float("inf")
+                return float("-inf")
             bounds = torch.iinfo(dtype)
-            return bounds.max if is_min else bounds.min
+            if is_min:
+                return bounds.max
+            return bounds.min
     return 0

@@ -23,7 +23,9 @@ class _Neutral(Operation[object]):
 
     def start(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         """Start the other operation."""
-        return () if self._substitute is None else self._substitute.start(group, release)
+        if self._substitute is None:
+            return ()
+        return self._substitute.start(group, release)
 
     def finish(self, release: Release, payload: memoryview) -> object:
         """Return nothing."""
@@ -68,4 +70,6 @@ def _make_allreduce(
         tensors.append(torch.full(shape, make_neutral_value(dtype, reduction), dtype=dtype, device=device))
     # Without the factors, so that the values stay neutral. The factors do not change the wire dtype.
     how = Combination(reduction)
-    return Adasum(tensors, how, among, name) if reduction is Reduction.ADASUM else Allreduce(tensors, how, among, name)
+    if reduction is Reduction.ADASUM:
+        return Adasum(tensors, how, among, name)
+    return Allreduce(tensors, how, among, name)
