@@ -92,7 +92,9 @@ class Link:
         """
         if wait_seconds is not None:
             self._limit_waiting(wait_seconds)
-        flags = socket.MSG_DONTWAIT if wait_seconds is None else 0
+        flags = 0
+        if wait_seconds is None:
+            flags = socket.MSG_DONTWAIT
         try:
             if not self._received:  # one C call, so that an exception of a signal's handler loses no data
                 self._received.extend(map(self._socket.recv, (_CHUNK_BYTES,), (flags,)))

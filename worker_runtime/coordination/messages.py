@@ -120,7 +120,10 @@ class SendQueue:
         known = signatures.get(signature)
         if known is None:
             is_full = len(signatures) >= wire.MAX_SIGNATURES
-            known = next(iter(signatures.values())) if is_full else len(signatures)
+            if is_full:
+                known = next(iter(signatures.values()))
+            else:
+                known = len(signatures)
             frame = wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(known, signature))
             if is_full:  # the oldest one is not in the queue, whose signatures were used later
                 signatures.popitem(last=False)
@@ -180,7 +183,9 @@ def _read_payload(operation: Operation[Any]) -> bytes | memoryview | Exception:
 
 def _close(pieces: _Pieces, length: int) -> _Pieces:
     """The frame of some requests; empty if there are none."""
-    return [wire.HEADER.pack(length, Frame.REQUESTS), *pieces] if pieces else []
+    if pieces:
+        return [wire.HEADER.pack(length, Frame.REQUESTS), *pieces]
+    return []
 
 
 # Returns the results of operations that are finished together; None if one fails: then each is finished separately.
@@ -272,7 +277,10 @@ def split(
         batch = list(alike)
         last = first + len(batch)
         own = payload[ends[first] : ends[last]]
-        unpack = None if batcher is None or len(batch) == 1 else partial(_unpack, batcher, batch, own)
+        if batcher is None or len(batch) == 1:
+            unpack = None
+        else:
+            unpack = partial(_unpack, batcher, batch, own)
         responses.append(Answered(batch, releases[first:last], own, released.lengths[first:last], unpack))
         first = last
     return responses

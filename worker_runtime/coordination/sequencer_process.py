@@ -133,4 +133,6 @@ def _describe_end(process: subprocess.Popen[bytes]) -> str:
         code = process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
         return "has closed its standard output"
-    return f"ended with exit code {code}" if code >= 0 else f"ended with signal {-code}"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"ended with signal {-code}"

@@ -47,8 +47,9 @@ class SequencerStore(Store):
 
     def set(self, key: str, value: bytes | str) -> None:
         """Set a key for all members."""
-        data = value.encode() if isinstance(value, str) else value
-        self._send(StoreFrame.SET, wire.encode_entry(key, data), self._limit)
+        if isinstance(value, str):
+            value = value.encode()
+        self._send(StoreFrame.SET, wire.encode_entry(key, value), self._limit)
 
     def get(self, key: str) -> bytes:
         """Wait for a key, and return its value."""

@@ -33,7 +33,9 @@ class Farewell(NamedTuple):
 
     def encode(self) -> bytes:
         """The body as bytes."""
-        text = f"{self.reason}\0{self.how}" if self.how else self.reason
+        text = self.reason
+        if self.how:
+            text = f"{self.reason}\0{self.how}"
         return text.encode(errors="backslashreplace")
 
     @classmethod
@@ -181,7 +183,9 @@ def decode_ends(body: bytes) -> tuple[str, int, int, list[tuple[str, str, int | 
     """
     try:
         group, rank, size, ends = json.loads(body)
-        known = None if ends is None else [_make_end(*end) for end in ends]
+        known = None
+        if ends is not None:
+            known = [_make_end(*end) for end in ends]
         if 0 <= int(rank) < int(size):
             return str(group), int(rank), int(size), known
     except (ValueError, TypeError):  # reported below
@@ -251,7 +255,9 @@ def encode_request(
 ) -> bytes:
     """One request; its payload must follow."""
     head = _pack_request(signature, process_set, len(name), len(sizes), payload_bytes, *factors) + name
-    return head + struct.pack(f"<{len(sizes)}q", *sizes) if sizes else head
+    if sizes:
+        return head + struct.pack(f"<{len(sizes)}q", *sizes)
+    return head
 
 
 # One received request: its head, sizes and payload. A plain tuple, since a message may have a thousand. The head stays
@@ -271,7 +277,10 @@ def decode_requests(data: bytes, offset: int, end: int) -> Iterator[Asked]:
             offset = payload_at + payload_bytes
             if offset > end:
                 raise ProtocolError("a request is cut off")
-            sizes = struct.unpack_from(f"<{size_count}q", data, sizes_at) if size_count else ()
+            if size_count:
+                sizes = struct.unpack_from(f"<{size_count}q", data, sizes_at)
+            else:
+                sizes = ()
             yield head, sizes, data[payload_at:offset]
     except struct.error as error:
         raise ProtocolError(f"a request was expected: {error}") from None
@@ -299,7 +308,9 @@ def encode_range(first: Release, payloads: Sequence[bytes]) -> bytes:
         payloads: the payload of each release, at least one.
     """
     sizes, joined, count = first.sizes, first.joined, len(payloads)
-    each = len(sizes[0]) if sizes else 0
+    each = 0
+    if sizes:
+        each = len(sizes[0])
     parts = [_RANGE.pack(count, first.index, len(joined), each, first.value)]
     if each:
         parts.append(struct.pack(f"<{each * len(sizes)}q", *(size for member in sizes for size in member)))

@@ -120,7 +120,9 @@ class Ordering:
     def block(self, rank: int, process_set: int, name: str) -> list[Response]:
         """Note that a rank is blocked in a request; ignored if it is not pending, since its response is on the way."""
         of_set = self._sets.get(process_set)
-        operation = of_set.pending.get(name) if of_set is not None else None
+        operation = None
+        if of_set is not None:
+            operation = of_set.pending.get(name)
         if operation is None or rank not in operation.asked or rank in self._joined:
             return []
         self._blocked[rank] = operation
@@ -213,7 +215,9 @@ class Ordering:
     def find_members(self, process_set: int) -> tuple[int, ...] | None:
         """The ranks of a process set, in order; None if it does not exist."""
         of_set = self._sets.get(process_set)
-        return None if of_set is None else of_set.members
+        if of_set is None:
+            return None
+        return of_set.members
 
     def _withdraw(self, operation: Pending, rank: int) -> bool:
         """Take back what a rank that is gone has asked; whether it had asked."""
@@ -272,7 +276,9 @@ class Ordering:
     def _settle(self, operation: Pending) -> list[Response]:
         """Answer an operation if all absent members have joined."""
         absent = operation.find_absent()
-        return self._conclude(operation, tuple(absent)) if self._joined.issuperset(absent) else []
+        if self._joined.issuperset(absent):
+            return self._conclude(operation, tuple(absent))
+        return []
 
     def _conclude(self, operation: Pending, joined: tuple[int, ...]) -> list[Response]:
         """Answer an operation for which all members have asked or joined."""
@@ -291,8 +297,10 @@ class Ordering:
 
     def _add_set(self, operation: Pending) -> list[Response]:
         wanted = operation.request.signature.root
-        free = next(number for number in range(1, len(self._sets) + 1) if number not in self._sets)
-        number = free if wanted is None or wanted in self._sets else wanted
+        if wanted is None or wanted in self._sets:
+            number = next(number for number in range(1, len(self._sets) + 1) if number not in self._sets)
+        else:
+            number = wanted
         self._sets[number] = SetOperations(operation.sizes[operation.members[0]])
         return self._release(operation, (), number)
 
@@ -311,7 +319,10 @@ class Ordering:
         self._end(operation)
         index = self._next_index
         self._next_index += 1
-        sizes = operation.collect_sizes() if operation.sizes else ()
+        if operation.sizes:
+            sizes = operation.collect_sizes()
+        else:
+            sizes = ()
         return [Release(index, operation.request, operation.members, joined, sizes, value)]
 
     def _refuse(self, operation: Pending, reason: str, *, is_deadlock: bool = False) -> Refusal:

@@ -23,7 +23,9 @@ MOST_NAMED = 6  # the largest number of ranks or operations in a message; the ot
 def name_operation(request: Request) -> str:
     """An operation's name in messages, with its process set: "allreduce 'loss' in process set 1"."""
     title = make_title(request.name)
-    return title if request.process_set == GLOBAL_SET else f"{title} in process set {request.process_set}"
+    if request.process_set != GLOBAL_SET:
+        return f"{title} in process set {request.process_set}"
+    return title
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
@@ -249,7 +251,9 @@ def _show_shape(shape: tuple[int, ...]) -> str:
 
 
 def _show_rows(shape: tuple[int, ...]) -> str:
-    return f"{_count(len(shape) + 1, 'dimension')}, (*, {_show_list(shape)})" if shape else "1 dimension"
+    if shape:
+        return f"{_count(len(shape) + 1, 'dimension')}, (*, {_show_list(shape)})"
+    return "1 dimension"
 
 
 def _show_list(numbers: tuple[int, ...]) -> str:
@@ -257,7 +261,9 @@ def _show_list(numbers: tuple[int, ...]) -> str:
 
 
 def _show_reduction(reduction: Reduction | None) -> str:
-    return "none" if reduction is None else reduction.name.capitalize()
+    if reduction is not None:
+        return reduction.name.capitalize()
+    return "none"
 
 
 def _show_device(device: str) -> str:
@@ -265,7 +271,9 @@ def _show_device(device: str) -> str:
 
 
 def _show_payload(dtype: str) -> str:
-    return f"with its request, as {dtype}," if dtype else "apart"
+    if dtype:
+        return f"with its request, as {dtype},"
+    return "apart"
 
 
 def _count(number: int, noun: str) -> str:

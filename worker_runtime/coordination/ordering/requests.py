@@ -15,7 +15,9 @@ GLOBAL_SET = 0
 def make_title(name: str) -> str:
     """An operation's name in messages, from its full name: "allreduce 'loss'" for "allreduce.loss"."""
     kind, _, own = name.partition(".")
-    return f"{kind} '{own}'" if own else kind
+    if own:
+        return f"{kind} '{own}'"
+    return kind
 
 
 class Kind(IntEnum):
