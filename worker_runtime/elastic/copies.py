@@ -18,12 +18,17 @@ def copy_nested(value: Any, earlier: Any, kind: type, copy_array: Callable[[Any,
         return copy_array(value, earlier)
     if isinstance(value, dict):
         copied = copy.copy(value)  # keeps the attributes of a module's state_dict
-        known = earlier if isinstance(earlier, dict) else {}
+        known = earlier
+        if not isinstance(earlier, dict):
+            known = {}
         for key, item in value.items():
             copied[key] = copy_nested(item, known.get(key), kind, copy_array)
         return copied
     if type(value) in (list, tuple):
-        items = list(earlier) if type(earlier) is type(value) else []
+        if type(earlier) is type(value):
+            items = list(earlier)
+        else:
+            items = []
         items += [None] * (len(value) - len(items))
         pairs = zip(value, items, strict=False)
         return type(value)(copy_nested(item, known, kind, copy_array) for item, known in pairs)

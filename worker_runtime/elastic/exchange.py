@@ -8,7 +8,9 @@ from worker_runtime.membership.runtime import RUNTIME
 
 def gather_objects(value: Any, name: str) -> list[Any]:
     """The objects of all ranks, by an operation of this name; before `init()` this process's object alone."""
-    return objects.allgather_object(RUNTIME.engine, value, name) if RUNTIME.is_initialized else [value]
+    if RUNTIME.is_initialized:
+        return objects.allgather_object(RUNTIME.engine, value, name)
+    return [value]
 
 
 def broadcast_object(value: Any, name: str) -> Any:
@@ -18,4 +20,6 @@ def broadcast_object(value: Any, name: str) -> Any:
 
 def count_ranks() -> int:
     """The present size of the job; 1 before `init()`."""
-    return RUNTIME.engine.size if RUNTIME.is_initialized else 1
+    if RUNTIME.is_initialized:
+        return RUNTIME.engine.size
+    return 1

@@ -96,7 +96,9 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter, *, must_re
         if reason is not None:
             notification_manager.forget()
             decision = _enter(enter, reason, failure)
-            action = Action.RESTORE if reason is JoinReason.RESTORE else None
+            action = None
+            if reason is JoinReason.RESTORE:
+                action = Action.RESTORE
             if decision is not None:
                 action = action or decision.action
                 is_same = action is Action.RESIZE and decision.removed_only
@@ -111,7 +113,9 @@ def _enter(enter: Enter, reason: JoinReason, failure: HorovodInternalError | Non
 
     The program sees one traceback, that of its own failure, and one message.
     """
-    text = "" if failure is None else str(failure)
+    text = ""
+    if failure is not None:
+        text = str(failure)
     try:
         return enter(reason, text)
     except InitializationError as rejection:

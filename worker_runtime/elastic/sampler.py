@@ -232,7 +232,9 @@ class ElasticSampler:
     def _find_members(self) -> tuple[int, ...]:
         """The original ranks to distribute samples to: the members that all ranks know, or a single rank."""
         steps = RUNTIME.engine.steps
-        return steps.original_ranks if len(steps.original_ranks) == 1 else steps.members
+        if len(steps.original_ranks) == 1:
+            return steps.original_ranks
+        return steps.members
 
     def _count_left(self) -> int:
         """The number of unprocessed samples of the epoch after ranks were lost; 0 where none was lost."""
@@ -248,7 +250,9 @@ class ElasticSampler:
 
     def _write_known(self) -> Ledger:
         """The ledger of the processed samples; includes waiting batches where no steps are completed."""
-        return self._ledger if self._is_stepping else self._write_all()
+        if self._is_stepping:
+            return self._ledger
+        return self._write_all()
 
     def _write_all(self) -> Ledger:
         """The ledger that includes the waiting batches, as processed by the members at their time."""

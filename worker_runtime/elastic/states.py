@@ -101,7 +101,10 @@ class State:
             timestamp, what = self._host_messages.get()
             if timestamp > self._last_updated_timestamp:
                 self._last_updated_timestamp = timestamp
-                update = update | what if what else 0
+                if what:
+                    update = update | what
+                else:
+                    update = 0
         is_due = self._size is not None and self.waits_for_reset()
         earlier, self._last_updated_timestamp, update, is_due = self._bcast_object(
             (earlier, self._last_updated_timestamp, update, is_due)
