@@ -115,7 +115,10 @@ class Engine:
         number: int = 0,
     ) -> None:
         self._silence_seconds = limit_silence(lease_seconds) + _AFTER_LEASE_SECONDS
-        self.key = group.key if group else b""
+        if group:
+            self.key = group.key
+        else:
+            self.key = b""
         self.handle_table = HandleTable(self.wait, self.poll)
         self._loss = loss
         self.retry = loss if isinstance(loss, Retry) else None
@@ -128,7 +131,10 @@ class Engine:
         self.is_suspended = self.is_closed = self._is_forked = False
         self._make_error: MakeError | None = None  # set when operations can no longer run
         self._look_at = 0.0  # the time of the next check whether all hosts are reachable
-        self.current = Generation(group.generation, group.rank, group.size) if group else Generation(number)
+        if group:
+            self.current = Generation(group.generation, group.rank, group.size)
+        else:
+            self.current = Generation(number)
         self.rank, self.size, self.generation = self.current.rank, self.current.size, self.current.number
         self.steps = Steps(self.rank, self.size)
         self.in_flight = InFlight(self.steps, self.retry)
@@ -154,7 +160,10 @@ class Engine:
         Raises:
             SequencerError: the sequencer is unreachable. The group is closed.
         """
-        return cls(group, connect(group, limit) if group else None, loss, lease_seconds)
+        link = None
+        if group:
+            link = connect(group, limit)
+        return cls(group, link, loss, lease_seconds)
 
     def connect_current(self, group: Group, link: Link) -> None:
         """Give the present generation its connections, so that operations can run."""
@@ -186,7 +195,9 @@ class Engine:
         if self.is_closed:
             raise self._make_closed_error()
         sets = self.current.sets
-        return sets.everyone if process_set == GLOBAL_SET else sets.find(process_set, title)
+        if process_set == GLOBAL_SET:
+            return sets.everyone
+        return sets.find(process_set, title)
 
     def make_name(self, kind: str, name: str | None, process_set: int = GLOBAL_SET) -> str:
         """The full name of an operation: "allreduce.loss"; see `Names`."""
@@ -439,7 +450,9 @@ class Engine:
         request = operation.request
         sets = self.current.sets
         ranks = sets.list_ranks(request.process_set)
-        number = sets.find_free() if request.signature.kind is Kind.ADD_SET else 0
+        number = 0
+        if request.signature.kind is Kind.ADD_SET:
+            number = sets.find_free()
         release = Release(-1, request, ranks, sizes=(tuple(operation.sizes),), value=number)
         self.current.change_sets(release)
         if request.signature.kind is Kind.JOIN:
@@ -469,7 +482,10 @@ class Engine:
         generation = self.current
         aborted = f"it {end or 'called shutdown()'} while operations were running"
         # In an elastic job a worker that exits with an error counts as lost, like one that is killed: see `Frame`.
-        last_goodbye = Frame.EXIT if self.is_elastic else Frame.END
+        if self.is_elastic:
+            last_goodbye = Frame.EXIT
+        else:
+            last_goodbye = Frame.END
         generation.leave(
             lambda: Farewell(aborted if are_running(self.in_flight) else "", end),
             last_goodbye if end else Frame.LEAVE,
@@ -545,7 +561,10 @@ class Engine:
         generation.seen = release.index
         self._note_release(release)
         joining = [handle.operation for handle in self.in_flight if isinstance(handle.operation, Join)]
-        error = generation.take_part(release, joining[0].device if joining else None)
+        device = None
+        if joining:
+            device = joining[0].device
+        error = generation.take_part(release, device)
         if error is not None:
             name, cause = release.request.name, describe_cause(error)
             self._give_up(generation, f"a joined rank could not take part in {name}: {cause}")
@@ -568,7 +587,9 @@ class Engine:
     def _refuse(self, generation: Generation, response: Refused) -> None:
         """Fail a refused operation, and free its name. The caller holds the lock."""
         driver, operation = generation.driver, response.handle.operation
-        error = DeadlockError(response.reason) if response.is_deadlock else OperationRefusedError(response.reason)
+        error: HorovodInternalError = OperationRefusedError(response.reason)
+        if response.is_deadlock:
+            error = DeadlockError(response.reason)
         if isinstance(operation, Failed) and operation.followers and not response.is_deadlock and driver is not None:
             follower, *followers = operation.followers
             follower.followers = followers
@@ -636,8 +657,13 @@ class Engine:
             return operation
         among = self.current.sets.find_again(former, operation.title)
         # An operation of an earlier generation is renewed. A step's is, even if its set has lost no rank.
-        is_present = former.generation == among.generation if operation.is_of_step else former.ranks == among.ranks
-        return operation if is_present else self.renew(operation)
+        if operation.is_of_step:
+            is_present = former.generation == among.generation
+        else:
+            is_present = former.ranks == among.ranks
+        if not is_present:
+            return self.renew(operation)
+        return operation
 
     def _make_way(self, earlier: Handle[Any]) -> bool:
         """Whether another operation of this name may be submitted: the earlier one is done.
@@ -649,7 +675,9 @@ class Engine:
         return self.in_flight.succeed(earlier, earlier.release, self.current)
 
     def _make_closed_error(self) -> HorovodInternalError:
-        return ForkedError(self.rank) if self._is_forked else NotInitializedError()
+        if self._is_forked:
+            return ForkedError(self.rank)
+        return NotInitializedError()
 
     def _explain_end(self, title: str) -> HorovodInternalError:
         if self.current.failure is not None:

@@ -114,7 +114,9 @@ class Generation:
         self._neutral = [
             (operation, works) for operation, works in self._neutral if not all(work.is_completed() for work in works)
         ]
-        neutral = make_neutral(release, self.rank, device if release.request.signature.device != "cpu" else None)
+        if release.request.signature.device == "cpu":
+            device = None
+        neutral = make_neutral(release, self.rank, device)
         try:
             works = self.start(neutral, release)
             if isinstance(works, RuntimeError):
@@ -154,7 +156,9 @@ class Generation:
     def find_silent(self, limit_seconds: float) -> str:
         """The address of a peer whose host has acknowledged nothing for this long; "" for none."""
         groups = self._groups
-        return "" if groups is None else groups.find_silent(limit_seconds)
+        if groups is not None:
+            return groups.find_silent(limit_seconds)
+        return ""
 
     def leave(self, find_farewell: Callable[[], Farewell] = Farewell, kind: Frame = Frame.LEAVE) -> None:
         """Send the farewell to the sequencer, once; see `Driver.leave`."""

@@ -70,7 +70,9 @@ class HandleTable:
                 self._entries.pop(number, None)
             raise
         self._entries.pop(number, None)
-        return result if convert is None else convert(result)
+        if convert is not None:
+            return convert(result)
+        return result
 
     def _find(self, number: int) -> tuple[Handle[Any], Callable[[Any], Any] | None]:
         try:

@@ -52,8 +52,12 @@ class Retry:
             payload: the payload of the release.
             is_stopping: the release came after a stop notice for the job.
         """
-        number = operation.number if isinstance(operation, CommitRound) else 0
-        response = bytes(payload) if payload.nbytes <= _RESPONSE_BYTES else b""
+        number = 0
+        if isinstance(operation, CommitRound):
+            number = operation.number
+        response = b""
+        if payload.nbytes <= _RESPONSE_BYTES:
+            response = bytes(payload)
         self._completed.append((release, number, STOPPING if number and is_stopping else response))
         if len(self._completed) > _REMEMBERED:
             forgotten, _, _ = self._completed.popleft()
@@ -63,7 +67,11 @@ class Retry:
         """The completed operations for the report."""
         unanswered = len(self._completed) - _ANSWERED
         for place, (release, number, payload) in enumerate(self._completed):
-            response = payload if number else encode_response(release, payload) if place >= unanswered else b""
+            response = b""
+            if number:
+                response = payload
+            elif place >= unanswered:
+                response = encode_response(release, payload)
             yield CompletedOperation(release.members, release.request.name, release.index, number, response)
 
     def forget(self) -> None:
@@ -77,7 +85,9 @@ LossPolicy: TypeAlias = Fail | Retry
 
 def encode_response(release: Release, payload: bytes) -> bytes:
     """The sequencer's response to an operation with a payload, from which its result can be computed; else b""."""
-    return wire.encode_releases(0, release, (payload,)) if payload else b""
+    if payload:
+        return wire.encode_releases(0, release, (payload,))
+    return b""
 
 
 def decode_response(response: bytes, request: Request, members: tuple[int, ...]) -> tuple[Release, memoryview]:

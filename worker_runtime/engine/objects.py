@@ -60,12 +60,15 @@ def broadcast_object(
     if is_root and among.size == 1:
         return value
     title = engine.make_name(kind, name, process_set)
-    nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
-    data, error = _pack(engine, title, value, root) if is_root else (nothing, None)
+    data, error = torch.empty(0, dtype=torch.uint8, device="cpu"), None
+    if is_root:
+        data, error = _pack(engine, title, value, root)
     ((gathered, _),) = engine.run(_RootRows(data, root, among, title, note))
     if error is not None:
         raise error
-    return value if is_root else _unpack(engine, title, gathered, root)
+    if not is_root:
+        return _unpack(engine, title, gathered, root)
+    return value
 
 
 def allgather_object(

@@ -221,7 +221,9 @@ class Succession:
         self._indices.pop(handle, None)
         operation = handle.operation
         request = operation.request
-        number = operation.number if isinstance(operation, CommitRound) else 0
+        number = 0
+        if isinstance(operation, CommitRound):
+            number = operation.number
         response = done.get((former, number, "" if number else request.name))
         if response is not None and handle in self._reported:
             release, payload = decode_response(b"" if number else response, request, former)
