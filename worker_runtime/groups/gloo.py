@@ -38,7 +38,9 @@ _DESCRIPTORS = Path("/proc/self/fd")
 def list_sockets() -> Mapping[str, int]:
     """All sockets of this process: the kernel's name of each, and one descriptor."""
     found: dict[str, int] = {}
-    for entry in _DESCRIPTORS.iterdir() if _DESCRIPTORS.is_dir() else ():
+    if not _DESCRIPTORS.is_dir():
+        return found
+    for entry in _DESCRIPTORS.iterdir():
         with contextlib.suppress(OSError):  # closed between listing and reading
             name = str(entry.readlink())
             if name.startswith("socket:"):
@@ -129,13 +131,17 @@ def _find_connection(name: str, number: int, listener_port: int) -> Connection |
 
 def _read_received(information: bytes) -> int:
     """The number of received bytes; a large number if the kernel does not report it."""
-    return int(_RECEIVED.unpack(information)[0]) if len(information) == _RECEIVED.size else _RECEIVED.size
+    if len(information) == _RECEIVED.size:
+        return int(_RECEIVED.unpack(information)[0])
+    return _RECEIVED.size
 
 
 def _describe(end: tuple[Any, ...]) -> str:
     """The address and port of one end of a connection, in the same form at both ends for IPv4 and IPv6."""
     address, port = str(end[0]).removeprefix("::ffff:").partition("%")[0], end[1]
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    if ":" in address:
+        return f"[{address}]:{port}"
+    return f"{address}:{port}"
 
 
 def _find_silent(name: str, number: int, limit_seconds: float) -> str:
@@ -238,8 +244,12 @@ class Gloo:
             with find_listener(present) or contextlib.nullcontext() as listener:
                 group: TorchGroup = _GLOO(PrefixStore(name, self.store), rank, size, options)
                 group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch has no public way
-                found = None if listener is None else list_connections(present, listener.getsockname()[1])
-                ends = None if found is None else [(each.own, each.other, each.received) for each in found]
+                found = None
+                if listener is not None:
+                    found = list_connections(present, listener.getsockname()[1])
+                ends = None
+                if found is not None:
+                    ends = [(each.own, each.other, each.received) for each in found]
                 fault, matched = self.compare(name, rank, size, ends, limit)
                 if listener is not None and not fault:
                     silence(listener)  # not before: a member whose place an unknown peer has still connects

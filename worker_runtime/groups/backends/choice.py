@@ -68,7 +68,9 @@ class Choice:
 
     def of(self, device: str) -> Backend:
         """The backend for tensors of a device type, "cpu" or "cuda"."""
-        return self.cpu if device == "cpu" else self.cuda
+        if device == "cpu":
+            return self.cpu
+        return self.cuda
 
 
 GLOO_ALONE = Choice()
@@ -87,8 +89,14 @@ def choose(requested: Backend | None, features: Features, *, is_elastic: bool = 
     """
     if requested is not None and (objection := find_objection(requested, features, is_elastic=is_elastic)):
         raise BackendRefusedError(requested, objection)
-    cuda = Backend.NCCL if features.has_nccl and requested is not Backend.GLOO else Backend.GLOO
-    cpu = Backend.UCC if requested is Backend.UCC else Backend.GLOO
+    if features.has_nccl and requested is not Backend.GLOO:
+        cuda = Backend.NCCL
+    else:
+        cuda = Backend.GLOO
+    if requested is Backend.UCC:
+        cpu = Backend.UCC
+    else:
+        cpu = Backend.GLOO
     return Choice(cpu, cuda, holds_host=is_elastic)
 
 
