@@ -132,7 +132,10 @@ class StopNotice:
 
         This sets a handler of SIGUSR2, unless the program has set one, or ignores the signal.
         """
-        self._file = None if job is None else name_stop_file(job.socket)
+        if job is not None:
+            self._file = name_stop_file(job.socket)
+        else:
+            self._file = None
         is_main = threading.current_thread() is threading.main_thread()
         if job is None or self._has_handler or not is_main or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
             return

@@ -58,7 +58,9 @@ class TorchStore:
         self._world = world
         self._master = master
         try:
-            url = f"tcp://{master}" if "RANK" not in os.environ else "env://"
+            url = "env://"
+            if "RANK" not in os.environ:
+                url = f"tcp://{master}"
             self._store, _, _ = next(iter(rendezvous(url, world.rank, world.size, timeout=limit)))
         except (RuntimeError, ValueError, OSError) as error:
             raise MeetingError(world.launcher, str(master), str(error)) from None

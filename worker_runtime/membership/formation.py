@@ -132,7 +132,9 @@ class Formation:
                 choice=self._choice,
                 cancellation=self._cancellation,
             )
-            link = None if group is None else connect(group, CONNECT_LIMIT)
+            link = None
+            if group is not None:
+                link = connect(group, CONNECT_LIMIT)
         except (RendezvousError, InitializationError) as error:
             # Its traceback's frames hold the group, and with it the store and its connections.
             failure, is_final = error.with_traceback(None), self.membership is None

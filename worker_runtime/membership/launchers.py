@@ -42,7 +42,9 @@ class Master:
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        if ":" in self.address:
+            return f"[{self.address}]:{self.port}"
+        return f"{self.address}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +95,17 @@ def find_world(environment: Mapping[str, str]) -> World | None:
 
 def _read(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "")
-    return int(text) if text.isdecimal() else None
+    if text.isdecimal():
+        return int(text)
+    return None
 
 
 def _is_of_srun(environment: Mapping[str, str], size_name: str) -> bool:
     """Whether srun has started this process, with the number of processes in this variable."""
     step = _read(environment, "SLURM_STEP_ID")
-    own = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+    own = "SLURM_NTASKS"
+    if "SLURM_STEP_NUM_TASKS" in environment:
+        own = "SLURM_STEP_NUM_TASKS"
     return step is not None and step < _FIRST_SPECIAL_STEP and size_name == own
 
 
@@ -110,7 +116,9 @@ def _name_job(environment: Mapping[str, str], rank_name: str, size: int) -> str 
     if rank_name.startswith("SLURM"):
         hosts = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES")
         job = environment.get("SLURM_JOB_ID")
-        return f"{job}.{environment['SLURM_STEP_ID']}" if job and hosts == "1" else None
+        if job and hosts == "1":
+            return f"{job}.{environment['SLURM_STEP_ID']}"
+        return None
     return None
 
 
@@ -135,7 +143,9 @@ def join_mpi_world(
         MpiWorldError: the MPI world is not the job.
     """
     is_of_mpi = _is_of_mpi(environment)
-    mpi: Any = _load() if is_of_mpi and (loads or _PACKAGE in sys.modules) else sys.modules.get(_MODULE)
+    mpi: Any = sys.modules.get(_MODULE)
+    if is_of_mpi and (loads or _PACKAGE in sys.modules):
+        mpi = _load()
     if mpi is None or mpi.Is_finalized():
         return None
     if not mpi.Is_initialized():
@@ -154,7 +164,9 @@ def join_mpi_world(
 
 def _is_of_mpi(environment: Mapping[str, str]) -> bool:
     """Whether a launcher that supports MPI has started this process."""
-    world = None if Bootstrap.read(environment) else find_world(environment)
+    world = None
+    if not Bootstrap.read(environment):
+        world = find_world(environment)
     return world is not None and (
         world.launcher == "mpirun" or (world.launcher == "srun" and "PMIX_RANK" in environment)
     )

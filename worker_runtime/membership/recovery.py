@@ -282,7 +282,10 @@ class Recovery:
             if self._succession is not succession:
                 return  # the program has just called `enter`
             former, self._formation = self._formation, None
-            report = Report(JoinReason.FORM) if succession is None else succession.report()
+            if succession is None:
+                report = Report(JoinReason.FORM)
+            else:
+                report = succession.report()
             self._begin(replace(report, error=error))
         if former is not None:
             former.abandon()

@@ -185,7 +185,9 @@ class Runtime:
 
     def declare_state(self) -> AbstractContextManager[None]:
         """A context in which this worker can restart its function, so that the job replaces lost workers."""
-        return nullcontext() if self.recovery is None else self.recovery.declare()
+        if self.recovery is None:
+            return nullcontext()
+        return self.recovery.declare()
 
     def shutdown(self, end: str = "") -> None:
         """Leave the job. Pending operations fail on all ranks. Does nothing before `init()`.
@@ -272,7 +274,9 @@ class Runtime:
                 rank = client.find_departed(self._generation, DEPARTED_LIMIT_SECONDS)
             except RendezvousError:
                 return None
-        return None if rank is None else f"rank {rank} has exited with 0 while others still communicate"
+        if rank is None:
+            return None
+        return f"rank {rank} has exited with 0 while others still communicate"
 
     def _join_foreign(self, world: World, choice: Choice) -> tuple[Assignment, Engine]:
         """Join the world of another launcher."""
