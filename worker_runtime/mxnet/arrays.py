@@ -161,7 +161,9 @@ def make_array(tensor: torch.Tensor, like: mx.nd.NDArray) -> mx.nd.NDArray:
     if isinstance(like, mx.np.ndarray):
         array = array.as_np_ndarray()
     context = like.context
-    return array if context == _HOME else array.as_in_context(context)
+    if context != _HOME:
+        return array.as_in_context(context)
+    return array
 
 
 def check_array(array: mx.nd.NDArray) -> None:
@@ -201,9 +203,10 @@ def fill_parts(total: mx.nd.NDArray, parts: Sequence[mx.nd.NDArray]) -> None:
     """Copy the result of `sum_parts` to all parts of a gradient."""
     for part in parts:
         if part is not total:
-            converted = (
-                total if part.stype == total.stype else total.tostype(part.stype)
-            )  # mx.np arrays have no tostype
+            # Arrays of mx.np have no tostype.
+            converted = total
+            if part.stype != total.stype:
+                converted = total.tostype(part.stype)
             converted.copyto(part)
 
 
@@ -225,7 +228,9 @@ def _view(array: mx.nd.NDArray) -> torch.Tensor:
 
 
 def _make_dense(array: mx.nd.NDArray) -> mx.nd.NDArray:
-    return array if array.stype == "default" else array.tostype("default")
+    if array.stype != "default":
+        return array.tostype("default")
+    return array
 
 
 class _CpuContext(ctypes.Structure):

@@ -20,12 +20,16 @@ class FP16Compressor:
     def compress(tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, Any]:
         """Return the array in float16, and its original dtype for `decompress`."""
         dtype = np.dtype(tensor.dtype)
-        return (tensor.astype("float16"), dtype) if "float" in dtype.name else (tensor, None)
+        if "float" in dtype.name:
+            return tensor.astype("float16"), dtype
+        return tensor, None
 
     @staticmethod
     def decompress(tensor: mx.nd.NDArray, context: Any) -> mx.nd.NDArray:
         """Return the array in its original dtype."""
-        return tensor if context is None else tensor.astype(context)
+        if context is not None:
+            return tensor.astype(context)
+        return tensor
 
 
 class Compression:

@@ -198,7 +198,10 @@ class _Hook:
         )
         with call.preparing():
             view = view_for_reading(array)
-            tensor = view.clone() if is_root else torch.empty_like(view)
+            if is_root:
+                tensor = view.clone()
+            else:
+                tensor = torch.empty_like(view)
             operation = Broadcast([tensor], broadcast.root_rank, call.among, call.name, [tensor])
         self._pending.append(_Pending(call.engine.submit(operation), is_root))
 
@@ -240,7 +243,9 @@ class _Hook:
 
 def _find_hook(parameter: mx.gluon.Parameter) -> _Hook | None:
     hook = getattr(vars(parameter).get(_INITIALISE), "__self__", None)
-    return hook if isinstance(hook, _Hook) else None
+    if isinstance(hook, _Hook):
+        return hook
+    return None
 
 
 def list_arrays(parameter: mx.gluon.Parameter) -> list[mx.nd.NDArray]:

@@ -58,13 +58,18 @@ def broadcast_parameters(
             ranks. Nothing was sent.
         HorovodInternalError: the operation failed, or Horovod has not been initialized.
     """
-    title = f"{_TITLE}.{prefix}" if prefix else _TITLE
+    title = _TITLE
+    if prefix:
+        title = f"{_TITLE}.{prefix}"
     gathering = begin_call("allgather_object", title, process_set)
     among = gathering.among
     with gathering.preparing():
         named = _name_parameters(params, prefix or "")
         root_rank = read_root(title, root_rank, among.ranks)
-        rows = _describe_all(named) if among.size > 1 else {}
+        if among.size > 1:
+            rows = _describe_all(named)
+        else:
+            rows = {}
     if among.size == 1:
         return
     tables = allgather_object(rows, title, process_set)
@@ -100,7 +105,9 @@ def broadcast_optimizer_state(
     with call.preparing():
         updaters = list_updaters(title, trainer)
         is_root = call.among.rank == read_root(title, root_rank, call.among.ranks)
-        states = updaters[0].get_states(dump_optimizer=True) if is_root else None
+        states = None
+        if is_root:
+            states = updaters[0].get_states(dump_optimizer=True)
     states = broadcast_object(states, root_rank, title, process_set)
     if not is_root:
         load_states(trainer, updaters, *pickle.loads(states))  # noqa: S301 - of the root, which has proved itself
@@ -137,7 +144,9 @@ def _broadcast_immediately(call: Call, values: Sequence[Value], root_rank: int) 
             if isinstance(value, mx.gluon.Parameter):
                 complete_deferred(value)
         lists = [_list_arrays(value) for value in values]
-        make_view = view_for_reading if call.among.rank == root_rank else view_for_writing
+        make_view = view_for_writing
+        if call.among.rank == root_rank:
+            make_view = view_for_reading
         homes = [to_host(arrays[0]) for arrays in lists]
         views = list(map(make_view, homes))
         operation = Broadcast(views, root_rank, call.among, call.name, views)
@@ -203,7 +212,9 @@ def _name_parameters(params: object, prefix: str) -> dict[str, Value]:
 
 def _list_arrays(value: Value) -> Sequence[mx.nd.NDArray]:
     """A parameter's arrays, one for each context; empty where it is not initialized."""
-    return [value] if isinstance(value, mx.nd.NDArray) else list_arrays(value)
+    if isinstance(value, mx.nd.NDArray):
+        return [value]
+    return list_arrays(value)
 
 
 def _describe_all(named: Mapping[str, Value]) -> dict[str, _Row]:
@@ -215,7 +226,9 @@ def _describe_all(named: Mapping[str, Value]) -> dict[str, _Row]:
                 check_array(array)
         except ValueError as error:
             raise ValueError(f"{_TITLE}: '{name}': {error}") from None
-        shape, dtype = (tuple(arrays[0].shape), np.dtype(arrays[0].dtype).name) if arrays else (None, None)
+        shape = dtype = None
+        if arrays:
+            shape, dtype = tuple(arrays[0].shape), np.dtype(arrays[0].dtype).name
         rows[name] = _Row(isinstance(value, mx.nd.NDArray), shape, dtype)
     return rows
 
@@ -233,7 +246,9 @@ def _compare(tables: Mapping[int, Mapping[str, _Row]]) -> list[str]:
     late = []
     for rank, other in others:
         if unshared := sorted(table.keys() ^ other.keys()):
-            owner, lacking = (first, rank) if unshared[0] in table else (rank, first)
+            owner, lacking = first, rank
+            if unshared[0] not in table:
+                owner, lacking = rank, first
             raise ParametersDifferError(f"rank {owner} has '{unshared[0]}' and rank {lacking} has not")
     for name in table:
         rows = {rank: rows[name] for rank, rows in tables.items()}

@@ -142,7 +142,9 @@ class ArrayReducer:
     @property
     def plan_inputs(self) -> PlanInputs:
         """See `GradientReducer.plan_inputs`."""
-        return self._reducer.plan_inputs if self._resumed is None else self._resumed
+        if self._resumed is None:
+            return self._reducer.plan_inputs
+        return self._resumed
 
     def resume(self, inputs: PlanInputs) -> None:
         """See `GradientReducer.resume`; in the next step, which is the first one to know the gradients."""

@@ -32,7 +32,9 @@ class MXNetMissingError(ImportError):
     """
 
     def __init__(self, cause: Exception, numpy: str = "") -> None:
-        absent = cause.name if isinstance(cause, ModuleNotFoundError) else None
+        absent = None
+        if isinstance(cause, ModuleNotFoundError):
+            absent = cause.name
         needed, name, remedy = "MXNet 1.9", "mxnet", _REMEDY
         if absent in {"torch", "numpy"}:
             needed, name = absent, absent
@@ -42,7 +44,9 @@ class MXNetMissingError(ImportError):
         reason = "is not installed" if absent == name else f"cannot be imported ({reason_given})"
         if isinstance(cause, OSError):
             remedy = "it needs system libraries, on Debian libgomp1 and libquadmath0"
-        beside = f", where numpy is {numpy}" if numpy else ""
+        beside = ""
+        if numpy:
+            beside = f", where numpy is {numpy}"
         super().__init__(
             f"worker_runtime.mxnet needs {needed}, which {reason} in {sys.executable}{beside}: {remedy}", name=name
         )
@@ -83,5 +87,10 @@ def _translate(error: Exception) -> Exception:
 
 
 def _find_class(kind: type[Exception]) -> type[Exception]:
-    own = kind if kind.__module__ == errors.__name__ else ValueError if issubclass(kind, ValueError) else TypeError
+    if kind.__module__ == errors.__name__:
+        own = kind
+    elif issubclass(kind, ValueError):
+        own = ValueError
+    else:
+        own = TypeError
     return type(own.__name__, (own, mx.base.MXNetError), {"__doc__": own.__doc__, "__module__": own.__module__})

@@ -203,7 +203,9 @@ def vars_of(optimizer: DistributedOptimizer) -> dict[str, Any]:
 
 def unwrap(optimizer: mx.optimizer.Optimizer) -> mx.optimizer.Optimizer:
     """The user's optimizer inside a distributed one; a plain optimizer is returned unchanged."""
-    return vars_of(optimizer)["_optimizer"] if isinstance(optimizer, DistributedOptimizer) else optimizer
+    if isinstance(optimizer, DistributedOptimizer):
+        return vars_of(optimizer)["_optimizer"]
+    return optimizer
 
 
 def adopt_settings(optimizer: mx.optimizer.Optimizer, loaded: mx.optimizer.Optimizer) -> mx.optimizer.Optimizer:

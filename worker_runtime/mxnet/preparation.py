@@ -55,7 +55,9 @@ def scale_learning_rate(trainer: mx.gluon.Trainer | mx.optimizer.Optimizer) -> N
     Raises:
         ValueError: it has a scheduler, or Horovod has not been initialized.
     """
-    optimizer = trainer.optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
+    optimizer = trainer
+    if isinstance(trainer, mx.gluon.Trainer):
+        optimizer = trainer.optimizer
     if optimizer.lr_scheduler is not None:
         raise SchedulerExistsError("multiply the scheduler's base_lr by hvd.size(), and leave scale_lr out")
     _multiply(optimizer, size())
@@ -199,10 +201,14 @@ def _pin(net: mx.gluon.Block) -> None:
 
 
 def _wrap(_: mx.gluon.Block, trainer: Any) -> Any:
-    optimizer = trainer.optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
+    optimizer = trainer
+    if isinstance(trainer, mx.gluon.Trainer):
+        optimizer = trainer.optimizer
     if isinstance(trainer, DistributedTrainer) or isinstance(optimizer, DistributedOptimizer):
         return trainer
-    return DistributedOptimizer(trainer) if trainer is optimizer else _distribute(trainer)
+    if trainer is optimizer:
+        return DistributedOptimizer(trainer)
+    return _distribute(trainer)
 
 
 def _broadcast(net: mx.gluon.Block, trainer: Any) -> None:

@@ -124,7 +124,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         self._agreed: list[tuple[mx.gluon.Parameter, bool]] = []  # whether some rank's gradient is new; until update()
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self.expect_scale()
-        listed = params.values() if isinstance(params, _DICTS) else params
+        listed = params
+        if isinstance(params, _DICTS):
+            listed = params.values()
         self._forward_order = [self._param2idx[parameter.name] for parameter in listed]
         settings = make_settings(self._gradient_predivide_factor, compression)
         self._reducer = ArrayReducer(settings, process_set, num_groups, self._prefix)
@@ -213,7 +215,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         A gradient that is new on no rank stays unchanged: the program may have set it by other means than backward.
         """
         found = [any(data._fresh_grad for data in parameter.list_data()) for parameter in parameters]  # noqa: SLF001 - MXNet's only way to tell
-        agreed = found if is_alone(self._process_set) else self._reducer.find_any(_FRESHNESS, names, found)
+        agreed = found
+        if not is_alone(self._process_set):
+            agreed = self._reducer.find_any(_FRESHNESS, names, found)
         for parameter, is_fresh in zip(parameters, agreed, strict=True):
             for data, gradient in zip(parameter.list_data(), parameter.list_grad(), strict=True):
                 if is_fresh and not data._fresh_grad:  # noqa: SLF001 - MXNet's only way to tell
@@ -235,4 +239,6 @@ def _read_old_places(
 ) -> tuple[float, str | None, int]:
     """The factor, the prefix and the number of groups of Horovod's earlier signature."""
     prefix = next((given for given in (fifth, sixth) if isinstance(given, str)), None)
-    return factor, prefix, sixth if isinstance(sixth, int) else group_count
+    if isinstance(sixth, int):
+        return factor, prefix, sixth
+    return factor, prefix, group_count

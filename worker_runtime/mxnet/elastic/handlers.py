@@ -207,8 +207,9 @@ class OptimizerHandler(StateHandler):
         del restore_random
         optimizer = self._updaters[0].optimizer
         for key, own in extra.items():
-            is_wrapped = isinstance(optimizer, DistributedOptimizer)
-            reducer = find_reducer(optimizer, key) if is_wrapped else self._reducers.get(key)
+            reducer = self._reducers.get(key)
+            if isinstance(optimizer, DistributedOptimizer):
+                reducer = find_reducer(optimizer, key)
             if reducer is not None:
                 reducer.resume(own)
 
