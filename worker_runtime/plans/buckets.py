@@ -50,9 +50,14 @@ def plan_buckets(
     filled: dict[Hashable, int] = {}
     for place, index in enumerate(reversed(range(len(items))) if order is None else order):
         item = items[index]
-        key = ("kind", item.kind) if item.group is None else ("group", item.group)
+        if item.group is None:
+            key = ("kind", item.kind)
+        else:
+            key = ("group", item.group)
         _, bucket = filling.get(key, (0, []))
-        bound = bucket_bytes if closed else first_bytes
+        bound = first_bytes
+        if closed:
+            bound = bucket_bytes
         if bucket and item.group is None and filled[key] + item.size > bound:
             closed.append(filling[key])
             bucket = []

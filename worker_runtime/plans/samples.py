@@ -108,7 +108,9 @@ class Ledger:
     @classmethod
     def skip(cls, count: int) -> Self:
         """A ledger in which the first `count` samples are processed."""
-        return cls((Deal(1, (SharedRows(count),)),)) if count > 0 else cls()
+        if count > 0:
+            return cls((Deal(1, (SharedRows(count),)),))
+        return cls()
 
     def deal(self, num_replicas: int) -> Self:
         """The ledger with the unprocessed samples distributed again; a deal without processed rows is dropped.
