@@ -187,7 +187,8 @@ class AdasumReducer:
                 self._check.begin()
         elif self._generation != engine.generation:
             self._generation = engine.generation
-            self._communicator = None if self._communicator is None else self._communicator.rebind()
+            if self._communicator is not None:
+                self._communicator = self._communicator.rebind()
             if self._check is not None:
                 self._check.withdraw()
         return self._communicator
@@ -197,7 +198,10 @@ class AdasumReducer:
         handle = comm.engine.submit(operation, is_awaited=True)
         self._has_submitted = True
         results = comm.engine.wait(handle)
-        self._index = -1 if handle.release is None else handle.release.index
+        if handle.release is None:
+            self._index = -1
+        else:
+            self._index = handle.release.index
         return results
 
 

@@ -68,7 +68,9 @@ class Entry:
     def find_sparse_dims(self) -> int:
         """The number of sparse dimensions of the present gradient; 0 for a dense gradient or none."""
         gradient = self.parameter.grad
-        return gradient.sparse_dim() if gradient is not None and gradient.layout is torch.sparse_coo else 0
+        if gradient is not None and gradient.layout is torch.sparse_coo:
+            return gradient.sparse_dim()
+        return 0
 
 
 @dataclass(slots=True, eq=False)
@@ -138,8 +140,12 @@ class Step:
 
     def find_local(self, entry: Entry) -> torch.Tensor | None:
         """The local gradient that the entry's bucket has; None where it has none."""
-        contents = None if entry.bucket is None else self.contents.get(entry.bucket)
-        return None if contents is None else contents.local.get(entry)
+        contents = None
+        if entry.bucket is not None:
+            contents = self.contents.get(entry.bucket)
+        if contents is None:
+            return None
+        return contents.local.get(entry)
 
     def restart(self) -> "Step":
         """A step with the same local gradients and nothing submitted, to reduce them again.
@@ -224,8 +230,9 @@ class Bucket(ABC, Generic[ContentsT]):
         Raises:
             ChangedGradientError: the program has changed one.
         """
-        is_taken = self.copies_each or contents.handle is not None
-        for entry, gradient in contents.local.items() if is_taken else ():
+        if not self.copies_each and contents.handle is None:
+            return
+        for entry, gradient in contents.local.items():
             if entry.parameter.grad is not gradient or (
                 gradient is not None and gradient._version != contents.ready[entry]  # noqa: SLF001 - torch has no public way
             ):

@@ -54,7 +54,9 @@ class Communicator:
             SetLostError: the process set has lost a member.
         """
         members = self.engine.find_members(self.members.number, "DistributedOptimizer")
-        return replace(self, members=members) if members.size > 1 else None
+        if members.size > 1:
+            return replace(self, members=members)
+        return None
 
     def complete_step(self, index: int) -> None:
         """Complete the step. In an elastic job this waits until all ranks have its results.
@@ -85,5 +87,7 @@ def complete_step_alone(engine: Engine, find_set: Callable[[], int]) -> None:
 
 
 def _make_name(engine: Engine, process_set: int, label: str) -> str:
-    kind = f"optimizer.{label}" if label else "optimizer"
+    kind = "optimizer"
+    if label:
+        kind = f"optimizer.{label}"
     return f"{kind}.{engine.make_name(kind, None, process_set).removeprefix(f'{kind}.noname.')}"

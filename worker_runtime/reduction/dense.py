@@ -234,7 +234,9 @@ class DenseBucket(Bucket[DenseContents]):
             return
         is_strided = gradient.layout is torch.strided
         has_graph = gradient.requires_grad  # from backward(create_graph=True): the program needs it unchanged
-        source = gradient.detach() if has_graph else gradient
+        source = gradient
+        if has_graph:
+            source = gradient.detach()
         if not is_strided:
             contents.sparse_dims[entry] = gradient.sparse_dim()
             source = source.to_dense()

@@ -113,9 +113,11 @@ def make_buckets(
     for index, entry in enumerate(entries):
         parameter = entry.parameter
         dtype = settings.choose_dtype(find_dtype(parameter))
-        group: object = None if entry.group is None else (entry.group, parameter.device)
+        group: object = None
         if gathers and dims[index]:
             group = ("sparse", index)  # a bucket of one gradient
+        elif entry.group is not None:
+            group = (entry.group, parameter.device)
         items.append(Item(parameter.numel() * dtype.itemsize, (dtype, parameter.device), group))
     planned = plan_buckets(items, *settings.bounds, order)
     whole = f"{settings.describe()}, of {len(entries)} in all ({make_digest(entries)})"

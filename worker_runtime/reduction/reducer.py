@@ -158,7 +158,10 @@ class GradientReducer:
             steps, order = inputs
             is_fitting = order is not None and len(order) == len(self._tracked.entries)
             self._begin_warm_up(steps)
-            self._order = order if is_fitting else None
+            if is_fitting:
+                self._order = order
+            else:
+                self._order = None
 
     def are_all_reduced(self) -> bool:
         """Whether `is_reduced` holds on all ranks. A collective: a backward pass may have run on one rank only.
@@ -208,7 +211,9 @@ class GradientReducer:
             # The operations of a closed engine ended with it. The new engine is entered only with gradients: reducers
             # are matched by the order in which they enter, and new ranks' reducers have nothing to discard.
             is_over = self._get_engine() is not self._engine
-            comm = None if is_over else self._enter()
+            comm = None
+            if not is_over:
+                comm = self._enter()
             if comm is not None and self._step.has_ready:
                 if self._is_overlapped:
                     try:
@@ -299,7 +304,9 @@ class GradientReducer:
             ExcessBackwardError: there were more passes than `passes`.
         """
         step, bucket = self._step, entry.bucket
-        gradients = None if bucket is None else step.open.get(bucket)
+        gradients = None
+        if bucket is not None:
+            gradients = step.open.get(bucket)
         if bucket is None or gradients is None or entry in gradients or self.passes > 1:
             self._record(entry)
             return
@@ -377,7 +384,8 @@ class GradientReducer:
             self._begin_warm_up(0)
         elif self._generation != engine.generation:
             self._generation = engine.generation
-            self._communicator = None if self._communicator is None else self._communicator.rebind()
+            if self._communicator is not None:
+                self._communicator = self._communicator.rebind()
             self._step = self._step.restart()
             if self._check is not None:
                 self._check.withdraw()
@@ -461,9 +469,11 @@ class GradientReducer:
         self._failures += 1
         if not isinstance(error, DeadlockError):  # after a deadlock nothing is pending on any rank
             self._fail_unsubmitted(comm, error)
-        for handle in self._step.handles.values() if isinstance(error, Exception) else ():  # an interrupt does not wait
-            with suppress(Exception):  # the first failure is reported
-                comm.engine.wait(handle)  # so that no operation writes to gradients afterwards
+        # An interrupt does not wait.
+        if isinstance(error, Exception):
+            for handle in self._step.handles.values():
+                with suppress(Exception):  # the first failure is reported
+                    comm.engine.wait(handle)  # so that no operation writes to gradients afterwards
         if self._check is not None:
             self._check.withdraw()
         self._begin_warm_up(0)
@@ -480,10 +490,11 @@ class GradientReducer:
                 self._extend(comm)  # the other ranks also submit buckets of new parameters
         if not self._is_overlapped and self._step.asked is None:
             comm.fail(PLAN, error)
-        submitted = self._step.handles
-        for bucket in self._buckets if self._is_overlapped or self._step.has_negotiated else ():
-            if bucket not in submitted:
-                comm.fail(bucket.part, error)
+        if self._is_overlapped or self._step.has_negotiated:
+            submitted = self._step.handles
+            for bucket in self._buckets:
+                if bucket not in submitted:
+                    comm.fail(bucket.part, error)
 
     def _negotiate(self, comm: Communicator) -> Negotiation:
         """In a warm-up step: negotiate, and plan the buckets from the result."""
@@ -513,8 +524,9 @@ class GradientReducer:
             comm: the communicator.
             takes: take the missing gradients; False where the step is discarded and their values do not matter.
         """
-        for bucket in self._buckets if takes else ():
-            bucket.refuse_changes(self._step.open_contents(bucket))
+        if takes:
+            for bucket in self._buckets:
+                bucket.refuse_changes(self._step.open_contents(bucket))
         last = self._submit_rest(comm, takes=takes)
         if last is None:
             return True

@@ -72,7 +72,9 @@ class Settings:
 
     def choose_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype in which the gradient of a parameter of this dtype is sent."""
-        return self.wire_dtype if self.wire_dtype is not None and dtype.is_floating_point else dtype
+        if self.wire_dtype is not None and dtype.is_floating_point:
+            return self.wire_dtype
+        return dtype
 
     def find_factors(self, size: int) -> tuple[float, float]:
         """The factors of a gradient before the sum over `size` ranks, and of the sum after it.
@@ -134,7 +136,9 @@ def read_group_count(title: str, count: object) -> int:
     Raises:
         WrongArgumentError: it is not an integer, or negative.
     """
-    number = operator.index(count) if isinstance(count, SupportsIndex) else -1
+    number = -1
+    if isinstance(count, SupportsIndex):
+        number = operator.index(count)
     if number < 0:
         raise WrongArgumentError(f"{title}: num_groups is {count!r}; give the number of groups, or 0 for no groups")
     return number

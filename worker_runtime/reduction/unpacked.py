@@ -66,11 +66,9 @@ class InPlaceBucket(Bucket[Contents[Tensors]]):
 def _find_gradient(parameter: torch.Tensor) -> torch.Tensor:
     """The parameter's gradient, or zeros."""
     gradient = parameter.grad
-    return (
-        torch.zeros(parameter.shape, dtype=find_dtype(parameter), device=parameter.device)
-        if gradient is None
-        else gradient
-    )
+    if gradient is None:
+        return torch.zeros(parameter.shape, dtype=find_dtype(parameter), device=parameter.device)
+    return gradient
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +107,10 @@ class CompressedBucket(Bucket[CompressedContents]):
                 continue
             gradient = self._compressor.decompress(result, context).to(find_dtype(parameter))
             sparse_dims = entry.find_sparse_dims()
-            parameter.grad = gradient.to_sparse(sparse_dims) if sparse_dims else gradient
+            if sparse_dims:
+                parameter.grad = gradient.to_sparse(sparse_dims)
+            else:
+                parameter.grad = gradient
 
     def _make_operation(self, comm: Communicator, contents: CompressedContents, name: str) -> Operation[Tensors]:
         compressed = [self._compressor.compress(_make_dense(entry.parameter)) for entry in self.entries]
@@ -121,7 +122,9 @@ def _make_dense(parameter: torch.Tensor) -> torch.Tensor:
     gradient = parameter.grad
     if gradient is None:
         return torch.zeros_like(parameter, dtype=find_dtype(parameter))
-    return gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
+    if gradient.layout is torch.strided:
+        return gradient.detach()
+    return gradient.detach().to_dense()
 
 
 class SparseBucket(Bucket[Contents[torch.Tensor]]):
@@ -170,5 +173,7 @@ class SparseBucket(Bucket[Contents[torch.Tensor]]):
             )
         gradient = gradient.detach()
         if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != dims:
-            gradient = (gradient if gradient.layout is torch.strided else gradient.to_dense()).to_sparse(dims)
+            if gradient.layout is not torch.strided:
+                gradient = gradient.to_dense()
+            gradient = gradient.to_sparse(dims)
         return gradient.to(self._dtype)
