@@ -127,7 +127,9 @@ def read_is_elastic(environment: Mapping[str, str]) -> bool:
 def read_checkpoint(environment: Mapping[str, str]) -> Path | None:
     """The folder of the job's checkpoints (`--checkpoint`); None for none."""
     folder = environment.get(CHECKPOINT)
-    return Path(folder) if folder else None
+    if folder:
+        return Path(folder)
+    return None
 
 
 def read_numbers(environment: Mapping[str, str]) -> Assignment:

@@ -27,7 +27,9 @@ class _OwnFinder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path
-        return PathFinder.find_spec(fullname, [str(_ROOT)], target) if fullname in NAMES else None
+        if fullname in NAMES:
+            return PathFinder.find_spec(fullname, [str(_ROOT)], target)
+        return None
 
 
 @contextmanager
