@@ -101,9 +101,9 @@ def is_sendable(value: object) -> bool:
 def name(error: BaseException) -> str:
     """The name of an exception's class, as Python prints it."""
     kind = type(error)
-    return (
-        kind.__qualname__ if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    if kind.__module__ in {"builtins", "__main__"}:
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _describe(error: BaseException) -> str:
@@ -234,7 +234,9 @@ def follows_another() -> bool:
 def find_runtime() -> Any:
     """The runtime of this process, if the function has imported it."""
     module = sys.modules.get("worker_runtime.membership.runtime")
-    return None if module is None else module.RUNTIME
+    if module is None:
+        return None
+    return module.RUNTIME
 
 
 @contextmanager
