@@ -70,12 +70,16 @@ class _CastingCompressor:
     @classmethod
     def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
         """Return the tensor in the smaller dtype, and its original dtype for `decompress`."""
-        return (tensor.to(cls._DTYPE), tensor.dtype) if tensor.is_floating_point() else (tensor, None)
+        if tensor.is_floating_point():
+            return tensor.to(cls._DTYPE), tensor.dtype
+        return tensor, None
 
     @staticmethod
     def decompress(tensor: torch.Tensor, context: torch.dtype | None) -> torch.Tensor:
         """Return the tensor in its original dtype."""
-        return tensor if context is None else tensor.to(context)
+        if context is not None:
+            return tensor.to(context)
+        return tensor
 
 
 class FP16Compressor(_CastingCompressor):

@@ -114,12 +114,17 @@ def broadcast_optimizer_state(
         plain = unwrap(optimizer)
         own = plain.state_dict()
         note = _describe(plain)
-        root_outline = outline_state(own) if is_root else None
+        root_outline = None
+        if is_root:
+            root_outline = outline_state(own)
         if not own["state"]:
             _fill_gradients(plain)
     number = call.among.number
     outline = objects.broadcast_object(call.engine, root_outline, root_rank, "outline", number, kind=_STATE, note=note)
-    state = own["state"] if is_root else allocate_state(outline["state"], plain)
+    if is_root:
+        state = own["state"]
+    else:
+        state = allocate_state(outline["state"], plain)
     _broadcast_tensors(state, root_rank, process_set)
     if not is_root:
         load_optimizer_state(plain, outline["param_groups"], state)
@@ -130,7 +135,10 @@ def _fill_gradients(optimizer: torch.optim.Optimizer) -> None:
     for parameter in (each for group in optimizer.param_groups for each in group["params"]):
         if parameter.requires_grad and parameter.grad is None and not is_lazy(parameter):
             zeros = torch.zeros_like(parameter, dtype=find_dtype(parameter)).detach()
-            parameter.grad = zeros.to_sparse() if isinstance(optimizer, torch.optim.SparseAdam) else zeros
+            if isinstance(optimizer, torch.optim.SparseAdam):
+                parameter.grad = zeros.to_sparse()
+            else:
+                parameter.grad = zeros
 
 
 def _name_values(params: object) -> Iterator[tuple[str, Any]]:
@@ -145,7 +153,10 @@ def _name_values(params: object) -> Iterator[tuple[str, Any]]:
     for index, pair in enumerate(pairs):
         if isinstance(pair, tuple) and len(pair) != _PAIR:
             raise ValueError(f"broadcast_parameters: (name, tensor) pairs were expected, not {len(pair)} values")
-        name, value = pair if isinstance(pair, tuple) else (f"parameter.{index}", pair)
+        if isinstance(pair, tuple):
+            name, value = pair
+        else:
+            name, value = f"parameter.{index}", pair
         if not isinstance(name, str):
             raise WrongArgumentError(f"broadcast_parameters: {name!r} was given as a name; give a str")
         yield name, value
@@ -191,7 +202,10 @@ def _broadcast_tensors(state: dict[Any, Any], root_rank: int, process_set: Proce
     """Overwrite the tensors of an optimizer's state: those of one device are one operation."""
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for values in state.values():
-        for value in values.values() if isinstance(values, dict) else [values]:
+        listed = [values]
+        if isinstance(values, dict):
+            listed = list(values.values())
+        for value in listed:
             if isinstance(value, torch.Tensor):
                 by_device.setdefault(value.device, []).append(value)
     for index, tensors in enumerate(by_device.values()):
@@ -215,7 +229,9 @@ def outline_state(state_dict: dict[str, Any]) -> dict[str, Any]:
     """The state dict with a `_TensorForm` in place of each tensor of the state, and its other tensors on the CPU."""
 
     def outline(_: object, value: object) -> object:
-        return _TensorForm(value) if isinstance(value, torch.Tensor) else value
+        if isinstance(value, torch.Tensor):
+            return _TensorForm(value)
+        return value
 
     groups = [
         {name: value.to("cpu") if isinstance(value, torch.Tensor) else value for name, value in group.items()}
@@ -252,12 +268,13 @@ def _convert(state: dict[Any, Any], convert: Callable[[object, object], object])
         state: by the number of a parameter, its values by their names; some optimizers keep other values beside.
         convert: called with the first key of a value, and the value.
     """
-    return {
-        key: {name: convert(key, value) for name, value in values.items()}
-        if isinstance(values, dict)
-        else convert(key, values)
-        for key, values in state.items()
-    }
+    converted: dict[Any, Any] = {}
+    for key, values in state.items():
+        if isinstance(values, dict):
+            converted[key] = {name: convert(key, value) for name, value in values.items()}
+        else:
+            converted[key] = convert(key, values)
+    return converted
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: dict[Any, Any]) -> None:
@@ -284,9 +301,8 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, groups: list[dict[str
 
 def _place(group: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """The options of a group, tensors on the devices of this rank's own."""
-    return {
-        name: value.to(mine.device)
-        if isinstance(value, torch.Tensor) and isinstance(mine := own.get(name), torch.Tensor)
-        else value
-        for name, value in group.items()
-    }
+    placed = dict(group)
+    for name, value in group.items():
+        if isinstance(value, torch.Tensor) and isinstance(mine := own.get(name), torch.Tensor):
+            placed[name] = value.to(mine.device)
+    return placed

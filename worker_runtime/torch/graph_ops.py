@@ -124,8 +124,10 @@ def _ask(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     call = begin_call(kind, name, process_set)
     settings = how[0] if kind == "broadcast" else Combination(Reduction(int(how[0])), *how[1:])
-    run = measure if kind == "sync_batch_norm" else COLLECTIVES[kind](settings)
-    ran = run(call, (tensor,))
+    if kind == "sync_batch_norm":
+        ran = measure(call, (tensor,))
+    else:
+        ran = COLLECTIVES[kind](settings)(call, (tensor,))
     ticket = pickle.dumps((call.derive("backward").name, ran.adjoint)).ljust(_count_bytes(name))
     return ran.results[0].contiguous(), torch.frombuffer(bytearray(ticket), dtype=torch.uint8)
 
@@ -143,11 +145,10 @@ def _trace(node: Node, tensors: Tensors) -> Ran:
     (tensor,) = tensors
     result, ticket = node.run(tensor)
     op, *factors = node.how
-    saved = (
-        find_adjoint(Combination(Reduction(int(op)), *factors), tensors, (result,)).saved
-        if node.kind == "allreduce"
-        else ()
-    )
+    if node.kind == "allreduce":
+        saved = find_adjoint(Combination(Reduction(int(op)), *factors), tensors, (result,)).saved
+    else:
+        saved = ()
     return Ran((result, ticket), partial(_trace_adjoint, tensor.shape), (ticket, *saved))
 
 

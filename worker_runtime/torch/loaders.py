@@ -83,7 +83,9 @@ class _RecordedLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch declares a class of its own
         """Give the remaining batches of the epoch, then those that lost workers left."""
-        epoch = None if self._find_epoch is None else self._find_epoch()
+        epoch = None
+        if self._find_epoch is not None:
+            epoch = self._find_epoch()
         yield from go_through(self.sampler, super().__iter__, self._rows, epoch)
 
 
@@ -162,7 +164,9 @@ def _split_stream(loader: LoaderT, dataset: IterableDataset[Any], *, is_elastic:
         raise DataNotSplitError("the samples of a stream that a lost worker leaves are unknown", _BY_HAND)
     if isinstance(dataset, IterDataPipe):
         raise DataNotSplitError("it is a data pipe", "end the pipe with .sharding_filter(), and pass split_data=False")
-    return loader if isinstance(dataset, RankStream) else _copy(loader, dataset=RankStream(dataset))
+    if not isinstance(dataset, RankStream):
+        return _copy(loader, dataset=RankStream(dataset))
+    return loader
 
 
 def _split_elastically(loader: LoaderT, is_shuffled: bool | None, seed: int, state: Epochs | None) -> LoaderT:
@@ -175,7 +179,9 @@ def _split_elastically(loader: LoaderT, is_shuffled: bool | None, seed: int, sta
     sampler = RecordedSampler(loader.dataset, shuffle=is_shuffled, seed=seed)  # type: ignore[arg-type]  # it is sized
     copied = _copy_with_sampler(loader, sampler)
     batches = copied.batch_sampler
-    batch_size = batches.batch_size if isinstance(batches, BatchSampler) else 1
+    batch_size = 1
+    if isinstance(batches, BatchSampler):
+        batch_size = batches.batch_size
     return make_recorded(copied, batch_size, None if state is None else lambda: state.epoch)
 
 

@@ -44,15 +44,25 @@ def trace(kind: str, arguments: Arguments[torch.Tensor]) -> torch.Tensor:
     from worker_runtime.torch.graph_ops import TOKEN  # noqa: PLC0415 - few programs compile
 
     given, name, process_set, settings, _, arrays = arguments
-    (sent,) = given if arrays is None else arrays.read(given, in_place=False)
-    op, *factors = settings if isinstance(settings, tuple) else (settings or 0, 1.0, 1.0)  # a root, or nothing
+    if arrays is not None:
+        (sent,) = arrays.read(given, in_place=False)
+    else:
+        (sent,) = given
+    if isinstance(settings, tuple):
+        op, *factors = settings
+    else:
+        op, factors = settings or 0, [1.0, 1.0]  # a root, or nothing
     how = int(op), *map(float, factors)
     result: torch.Tensor = torch.ops.hvdrun.collective(TOKEN, sent, kind, name, process_set.key, *how)[0]
-    return result if arrays is None else arrays.wrap([result], given, in_place=False)[0]
+    if arrays is not None:
+        (result,) = arrays.wrap([result], given, in_place=False)
+    return result
 
 
 def _choose_arrays(title: str, compression: Compressor) -> Compressed | None:
-    return None if compression is Compression.none else Compressed(title, compression)
+    if compression is Compression.none:
+        return None
+    return Compressed(title, compression)
 
 
 @collective(Form("allreduce"), is_traced=True)

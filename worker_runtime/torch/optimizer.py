@@ -42,8 +42,12 @@ _WIRE_DTYPES = ((Compression.fp16, torch.float16), (Compression.bf16, torch.bflo
 
 def find_reducer(optimizer: object) -> GradientReducer | None:
     """The object that averages an optimizer's gradients; None for a plain optimizer or for Adasum."""
-    reducer = getattr(optimizer, "_reducer", None) if isinstance(optimizer, AllreduceOptimizer) else None
-    return reducer if isinstance(reducer, GradientReducer) else None
+    reducer = None
+    if isinstance(optimizer, AllreduceOptimizer):
+        reducer = getattr(optimizer, "_reducer", None)
+    if isinstance(reducer, GradientReducer):
+        return reducer
+    return None
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
@@ -114,7 +118,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
         raise ValueError("gradient_predivide_factor is supported only with op=Average")
     if num_groups != 0:
         warnings.warn("num_groups is deprecated; give the number as groups", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
+        if groups is None:
+            groups = num_groups
     passes = read_passes(backward_passes_per_step)
     size = RUNTIME.engine.size
     if reduction is Reduction.ADASUM and size > 1 and process_set is not global_process_set:
@@ -138,7 +143,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
         return list_parameters(plain, names)
 
     interval = read_interval(os.environ)
-    check = ReplicaCheck(list_own, interval) if interval else None
+    check = None
+    if interval:
+        check = ReplicaCheck(list_own, interval)
     if reduction is Reduction.ADASUM:
         adasum = AdasumReducer(list_own, lambda: RUNTIME.engine, find_set, own, check)
         return make_proxy(AdasumOptimizer, plain, __name__, _reducer=adasum, _passes=passes, **attributes)
@@ -200,7 +207,9 @@ def read_names(
         if parameter not in named
     ]
     if unnamed:
-        more = f", and {len(unnamed) - _SHOWN} more" if len(unnamed) > _SHOWN else ""
+        more = ""
+        if len(unnamed) > _SHOWN:
+            more = f", and {len(unnamed) - _SHOWN} more"
         raise ValueError(
             f"named_parameters lacks parameters of the optimizer: {'; '.join(unnamed[:_SHOWN])}{more}. Give "
             "model.named_parameters() of the model, or of all models, whose parameters the optimizer has; or leave "
@@ -230,7 +239,9 @@ def read_groups(
         count = operator.index(groups)
         if count < 0:
             raise ValueError(f"groups should be a non-negative integer, or lists of parameters; got {groups}")
-        return {parameter: index * count // len(trained) for index, parameter in enumerate(trained)} if count else {}
+        if count:
+            return {parameter: index * count // len(trained) for index, parameter in enumerate(trained)}
+        return {}
     if not isinstance(groups, list | tuple):
         raise TypeError(f"groups should be a non-negative integer, or lists of parameters; got {groups!r}")
     return _read_lists({parameter for _, parameter in parameters}, groups)

@@ -214,7 +214,10 @@ def prepare(
 
 def _check_same(known: torch.nn.Module | torch.optim.Optimizer, model: torch.nn.Module) -> None:
     """Raise WrongArgumentError if what the state has trains nothing of the model, which would take its place."""
-    groups = [{"params": known.parameters()}] if isinstance(known, torch.nn.Module) else known.param_groups
+    if isinstance(known, torch.nn.Module):
+        groups = [{"params": known.parameters()}]
+    else:
+        groups = known.param_groups
     theirs = {parameter for group in groups for parameter in group["params"]}
     if theirs and theirs.isdisjoint(model.parameters()):
         raise WrongArgumentError(

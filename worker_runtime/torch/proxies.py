@@ -233,7 +233,11 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
             self._average_gradients()
         # Also without a loss: ranks of which only some have one must not part.
         average = self._reducer.average(mine, "no loss" if loss is None else "")
-        return average if isinstance(loss, torch.Tensor) else None if loss is None else average.item()
+        if loss is None:
+            return None
+        if isinstance(loss, torch.Tensor):
+            return average
+        return average.item()
 
 
 class AdasumOptimizer(OptimizerProxy, is_ours=True):
@@ -312,8 +316,12 @@ def _read_loss(loss: object) -> torch.Tensor:
         WrongArgumentError: it is neither a tensor nor a real number nor None.
     """
     if isinstance(loss, torch.Tensor):
-        return loss if loss.is_floating_point() or loss.is_complex() else loss.double()
-    number = 0.0 if loss is None else loss
+        if loss.is_floating_point() or loss.is_complex():
+            return loss
+        return loss.double()
+    number = loss
+    if loss is None:
+        number = 0.0
     with suppress(TypeError, ValueError, OverflowError):  # an array of several numbers
         if isinstance(number, SupportsFloat) and (isinstance(number, Real) or not isinstance(number, Complex)):
             return torch.tensor(float(number), dtype=torch.float64, device="cpu")

@@ -44,7 +44,9 @@ def multiply(optimizer: torch.optim.Optimizer, schedulers: Iterable[LRScheduler]
 
 
 def _multiply(value: Any, factor: float) -> Any:
-    return [each * factor for each in value] if isinstance(value, list | tuple) else value * factor
+    if isinstance(value, list | tuple):
+        return [each * factor for each in value]
+    return value * factor
 
 
 def _list_parts(scheduler: LRScheduler) -> Iterator[LRScheduler]:

@@ -82,7 +82,9 @@ class Collective(Function):
         The dtypes alone decide which tensors take part; which inputs require a gradient may differ between ranks.
         """
         # Where nothing was saved, it is not read: in a second backward pass torch raises an error for it.
-        saved: Sequence[torch.Tensor] = ctx.saved_tensors if ctx.saves else ()
+        saved: Sequence[torch.Tensor] = ()
+        if ctx.saves:
+            saved = ctx.saved_tensors
         found = ctx.adjoint(ctx.call.derive("backward"), [gradients[index] for index in ctx.chosen], saved)
         placed: list[torch.Tensor | None] = [None] * len(ctx.needs_input_grad)
         for index, gradient in zip(ctx.chosen, found, strict=True):
@@ -154,7 +156,9 @@ def gather(call: Call, tensors: Tensors) -> Ran:
 
 def scatter(how: Combination, call: Call, tensors: Tensors) -> Ran:
     """Reducescatter."""
-    factor = how.prescale * how.postscale * (call.among.size if how.reduction is Reduction.SUM else 1)
+    factor = how.prescale * how.postscale
+    if how.reduction is Reduction.SUM:
+        factor *= call.among.size
     results = call.engine.run(Reducescatter(tensors, how, call.among, call.name))
     return Ran(results, partial(_gather_parts, factor))
 
@@ -182,7 +186,9 @@ def _average_own_rows(bounds: Sequence[tuple[int, int]], call: Call, gradients: 
 
 def _gather_parts(factor: float, call: Call, gradients: Tensors, _: Tensors) -> Tensors:
     gathered = differentiate(call, gather, gradients)
-    return gathered if factor == 1.0 else [gradient * factor for gradient in gathered]
+    if factor != 1.0:
+        return [gradient * factor for gradient in gathered]
+    return gathered
 
 
 def _return_rows(splits: list[int], call: Call, gradients: Tensors, _: Tensors) -> Tensors:

@@ -91,7 +91,9 @@ def _make(form: Form, read: Callable[..., Given]) -> type[Collective]:
         del cls
         tensors, name, process_set, settings = read(*arguments)
         results = run_differentiably(form, begin_call(form.title, name, process_set), settings, tensors)
-        return tuple(results) if form.grouped or form.kind == "alltoall" else results[0]
+        if form.grouped or form.kind == "alltoall":
+            return tuple(results)
+        return results[0]
 
     members = {"apply": classmethod(apply), "__doc__": f"Differentiable {form.title}.", "__module__": __name__}
     return type(f"Horovod{form.title.title().replace('_', '')}", (Collective,), members)

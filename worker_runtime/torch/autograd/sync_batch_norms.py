@@ -42,9 +42,15 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
         HorovodInternalError: the ranks have different dtypes or numbers of channels, or the operation failed.
     """
     x, channels = x.detach(), x.shape[1]
-    count = x.numel() // channels if channels else 0
+    count = 0
+    if channels:
+        count = x.numel() // channels
     dtype = torch.promote_types(x.dtype, torch.float32)
-    mean, variance = _measure_batch(x, dtype) if count else [x.new_zeros(channels, dtype=torch.float64)] * 2
+    if count:
+        mean, variance = _measure_batch(x, dtype)
+    else:
+        mean = variance = x.new_zeros(channels, dtype=torch.float64)
+
     own = x.new_full((1,), count, dtype=torch.float64)
     message = torch.cat([own, mean, variance])
     # The number of its rows, which have no elements, tells the host each rank's count without reading the device.
@@ -129,7 +135,10 @@ class SyncNormalize(Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Compute the gradients; a collective if x requires a gradient."""
         x, weight, mean, variance = ctx.saved_tensors
-        scale = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)
+        if weight is None:
+            scale = torch.ones_like(mean)
+        else:
+            scale = weight.to(mean.dtype)
         inverse = torch.rsqrt(variance + ctx.eps)
         scale_gradient = shift_gradient = torch.zeros_like(mean)
         if x.numel():

@@ -62,7 +62,9 @@ class OptimizerStateHandler(StatefulHandler):
     def get_extra_state(self) -> Any:
         """Return a distributed optimizer's plan of gradient buckets."""
         reducer = find_reducer(self.value)
-        return None if reducer is None else reducer.plan_inputs
+        if reducer is None:
+            return None
+        return reducer.plan_inputs
 
     def load_extra_state(self, extra: Any, restore_random: Callable[[], None]) -> None:
         """Use this plan of gradient buckets."""
@@ -115,7 +117,9 @@ def copy_to_host(value: Any, earlier: Any = None) -> Any:
 
 def _copy_tensor(given: torch.Tensor, earlier: object) -> torch.Tensor:
     tensor = given.detach()
-    return earlier.copy_(tensor) if _fits(earlier, tensor) else tensor.to("cpu", copy=True)
+    if _fits(earlier, tensor):
+        return earlier.copy_(tensor)
+    return tensor.to("cpu", copy=True)
 
 
 def _fits(earlier: object, tensor: torch.Tensor) -> TypeGuard[torch.Tensor]:
