@@ -132,7 +132,9 @@ def run_steps(
     if broadcast is not None:
         broadcast(model, optimizer)
     prepared = tuple(each for each in (model, optimizer, data) if each is not None)
-    return prepared if len(prepared) > 1 else model
+    if len(prepared) > 1:
+        return prepared
+    return model
 
 
 def follow_size(state: Any, name: str, multiply: Callable[[float], None]) -> None:
