@@ -28,6 +28,12 @@ _CONNECT_LIMITS_SECONDS = (1.0, 5.0)  # at least, since a busy launcher may take
 class AgentClient:
     """An agent's connection to the server, over mutual TLS; asynchronous.
 
+    Args:
+        server: the server's address and port.
+        host: the agent's host, by its name in the job.
+        credential: the agent's certificate and key.
+        lease_seconds: how long a host may be silent.
+
     stub: the service, for calls of workers that the agent forwards as they are.
     """
 
@@ -88,7 +94,8 @@ class AgentClient:
         self._joining.append(joined)
         try:
             async with self._sending:
-                if any(each is joined for each in self._joining):  # else another worker's call has sent it
+                # If none is, another worker's call has sent it.
+                if any(each is joined for each in self._joining):
                     await self._send_joins(joined)
         finally:
             self._joining = [each for each in self._joining if each is not joined]

@@ -81,12 +81,14 @@ class Subscription:
             for notification in self._snapshot:
                 queue.put(notification)
             self._subscribers.add(queue)
+
         try:
             while (notification_or_end := queue.get()) is not None:
                 yield notification_or_end
         finally:
             with self._changed:
                 self._subscribers.discard(queue)
+
         with self._changed:
             if not self.is_closed.is_set():
                 self._raise_end()
@@ -132,7 +134,8 @@ class Subscription:
             return
         with self._changed:
             self._call = call
-        if self.is_closed.is_set():  # `close` came before there was a call to cancel
+        # `close` came before there was a call to cancel.
+        if self.is_closed.is_set():
             call.cancel()
         try:
             for message in call:

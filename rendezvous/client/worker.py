@@ -36,6 +36,10 @@ class WorkerClient:
 
     In a static job, close it when the group is formed: no more notifications are needed, and gRPC does not work in the
     child of a process that forks with an open channel, as a DataLoader with workers does.
+
+    Args:
+        bootstrap: of this worker.
+        margin_seconds: how much longer than the start timeout `join` waits.
     """
 
     def __init__(self, bootstrap: Bootstrap, *, margin_seconds: float = _MARGIN_SECONDS) -> None:
