@@ -78,11 +78,13 @@ def _explain_obstacle(survivors: Survivors, rank: int, operation: PendingOperati
         return None
     if operation.obstacle:
         return operation.obstacle
+
     lost = survivors.find_lost(operation.ranks)
     if lost is not None and not survivors.is_everybody(operation.ranks):
         return f"rank {lost} of its process set is lost"
     if operation.root is not None and operation.root not in survivors.reports:
         return f"rank {operation.root}, whose data it needs, is lost"
+
     user = None
     if not operation.number:
         user = survivors.find_completer(rank, operation)
@@ -169,6 +171,7 @@ def decide(situation: Situation) -> Answer:
         return _begin(situation)
     if reasons == {JoinReason.FORM} and situation.former.action is not Action.RETRY:
         return _begin_as_before(situation)
+
     survivors = Survivors(situation.size, situation.reports)
     if (contradiction := find_contradiction(survivors)) is not None:
         return End(_join_sentences(situation.interruption, contradiction))
@@ -181,6 +184,7 @@ def decide(situation: Situation) -> Answer:
         )
     if len(situation.reports) < situation.min_size:
         return _restore(situation, _explain_shortage(situation), _REPLACING)
+
     done = find_done(survivors)
     reason = _join_sentences(
         situation.interruption, f"{len(situation.reports)} of {situation.size} continue where they are"

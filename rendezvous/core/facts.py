@@ -193,11 +193,13 @@ def _join(state: State, event: Joined) -> tuple[State, Effects]:
     if not state.is_member(known):
         state = start_leases(state, (known.worker.slot.host,))
         return state.with_records([replace(known, state=WorkerState.READY, has_state=report.has_state)]), ()
+
     interrupts = state.number > 0 and report.reason in _INTERRUPTING
     if interrupts and not state.policy.is_elastic:
         why = report.error or "it was interrupted"
         reason = f"rank {known.assignment.rank} cannot continue: {why}"
         return state.with_end(give_up(reason, state.first_failure)), ()
+
     state = state.with_records([known.wait(report)])
     if state.phase is Phase.RUNNING:
         state = state.enter(Phase.FORMING)
@@ -220,6 +222,7 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
     )
     state = state.with_records([ended])
     state = _hear(state, former.worker.slot.host)
+
     if is_leaving:
         return _judge_stopped(state, former, event), ()
     if ended.is_done and not state.is_member(former):
@@ -229,6 +232,7 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
         return _end_well(state, event.worker)
     if is_noticed:
         return _record_notice_of(state, former.worker.slot.host)
+
     state = start_leases(replace(state, failures=state.failures + 1), (former.worker.slot.host,))
     rank, cannot_start = former.assignment.rank, event.cannot_start
     outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=cannot_start)
@@ -237,6 +241,7 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
         if _are_others_done(state, former):
             return replace(state, outcome=outcome), ()
         return state.with_end(outcome), ()
+
     state, logs = _log_failure(state, event, outcome)
     if survives(state) and former.worker.slot.host not in state.drained:
         state = count_failure(state, former, "its command cannot be started" if cannot_start else "")
@@ -282,6 +287,7 @@ def _end_well(state: State, worker: Worker) -> tuple[State, Effects]:
     departure: Effects = ()
     if generation is not None and generation.members[rank] == worker:
         departure = (Depart(generation.number, worker, rank),)
+
     refusal = state.refusal or _explain_refusal(state, worker)
     state = replace(state, refusal=refusal)
     state, refusals = refuse(state, state.list_workers(WorkerState.WAITING) if state.waiting else (), refusal)
@@ -290,6 +296,7 @@ def _end_well(state: State, worker: Worker) -> tuple[State, Effects]:
     else:
         newcomers = ()
     state, retired = retire(state, newcomers, f"workers are no longer added: {worker} has exited with 0")
+
     if state.phase is Phase.REFORMING:
         state = replace(state, deadline=None, short_since=None)  # no generation follows
     return state, departure + refusals + retired
@@ -363,6 +370,7 @@ def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
     host = event.host
     if host not in state.hosts:
         return state, ()
+
     reason = f"the agent on host {host} received {SIGNALS[event.signal]}"
     is_world = state.is_one_world
     if is_world and state.may_restart and state.stops_at is None:
@@ -371,12 +379,14 @@ def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
             if host in state.drained:
                 return state, ()
             return _leave_round(others, host, reason)
+
     may_drain = state.policy.is_elastic and state.stops_at is None and (state.may_restart or not is_world)
     drained = None
     if may_drain:
         drained = _drain(state, host)
     if drained is None:
         return replace(state, outcome=stop_by_signal(event.signal, host, reason)), ()
+
     staying = [each for each in drained.on(host) if each.state not in _LEAVING]
     if host in state.drained and not staying:
         return state, ()  # an agent repeats its report
@@ -425,6 +435,7 @@ def limit_notices(state: State) -> tuple[State, Effects]:
         if alive:
             return _overrun(state, alive[0].worker), ()
         return state, ()
+
     for host, leaves_by in state.drained.items():
         if state.clock > leaves_by and host in state.hosts:
             if late := [each for each in state.on(host) if each.state not in _LEAVING]:

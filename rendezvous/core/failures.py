@@ -91,11 +91,13 @@ class Blacklist:
         if obstacle:
             failures += recovery.failures_per_slot - 1
         counted = replace(self, slots={**self.slots, slot: SlotFailures(failures, now, obstacle)})
+
         least = recovery.failures_per_slot
         offers = [Slot(slot.host, index) for index in range(offered)]
         closed = [each for each in offers if counted.count(each, now, recovery) >= least]
         if not 2 * len(closed) >= offered > 0:
             return counted
+
         last = slot
         if slot not in closed:
             last = closed[-1]

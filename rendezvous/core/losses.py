@@ -86,6 +86,7 @@ def lose_host(state: State, loss: Lost, *, may_explain: bool = True) -> tuple[St
     is_failure = any(is_offered or each.state is not WorkerState.LEAVING for each in former)
     if not (is_failure or state.policy.outlives_losses):
         return state, ()
+
     outcome = blame_host(host, loss.reason, is_refused=loss.is_refused)
     if state.restart is not None:
         state = state.with_surer_cause(outcome) if is_failure and may_explain else state
@@ -94,16 +95,19 @@ def lose_host(state: State, loss: Lost, *, may_explain: bool = True) -> tuple[St
         state = record_loss(replace(state, failures=state.failures + 1), former, outcome)
         if state.outcome is not None:
             return state.with_host_ended(host), ()
+
     if host in state.unreported:
         state = replace(state, unanswered=state.unanswered | {host})
     if is_offered and (state.refusal is None or state.restart is not None):
         recovery, why = state.policy.recovery, "it cannot be used" if loss.is_refused else "it was lost"
         blacklist = state.blacklist.close_host(host, state.clock, recovery, why)
         state = replace(state, blacklist=blacklist)
+
     state = state.with_host_ended(host, -SIGKILL).without_host(host)
     if not (is_failure or is_offered):
         return state, (Dismiss(host, outcome.reason),)
-    if state.restart is not None and state.restart.outcome.host == host:  # the restart explains it
+    # The restart explains it.
+    if state.restart is not None and state.restart.outcome.host == host:
         return state, (Dismiss(host, outcome.reason, is_lost=True),)
     state, log = log_loss(state, outcome)
     return state, (log, Dismiss(host, outcome.reason, is_lost=True))
@@ -279,6 +283,7 @@ def limit_start(state: State) -> tuple[State, Effects]:
         return state, ()  # those that have joined start without the others
     if state.policy.outlives_losses and not start_is_overdue(state, state.waiting_since):
         return state, ()
+
     limit_seconds, unheard = state.policy.start_timeout_seconds, unheard_hosts(state)
     limit = f"{limit_seconds:g} s (--start-timeout)"
     if unheard and state.clock - state.on(unheard[0])[0].since > limit_seconds:
@@ -286,6 +291,7 @@ def limit_start(state: State) -> tuple[State, Effects]:
         return replace(state, outcome=outcome), ()
     if not start_is_overdue(state, state.waiting_since):
         return state, ()
+
     late = state.list_workers(WorkerState.INTENDED, WorkerState.MEMBER)
     missing = ", rank ".join(f"{each.assignment.rank} ({each.worker})" for each in late)
     stacks = "its Python stack is" if len(late) == 1 else "their Python stacks are"
@@ -325,6 +331,7 @@ def limit_shortage(state: State) -> tuple[State, Effects]:
         if is_over:
             return replace(state, outcome=outcome), ()
         return state, ()
+
     have, needed = _count_start(state)
     if have >= needed:
         if state.short_since is not None:

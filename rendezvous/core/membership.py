@@ -150,10 +150,12 @@ def step(state: State, event: Event) -> tuple[State, Effects]:
         state = _renew_lease(state, event)
     elif isinstance(event, Ticked):
         state = _advance(state, event)
+
     if state.outcome is None:
         state, effects = record(state, event)
     else:
         state, effects = record_in_draining(state, state.outcome, event)
+
     if isinstance(event, Begun | Reported | Declared | SequencerOpened) or (
         isinstance(event, Joined) and _awaits_joins(state)
     ):
@@ -294,12 +296,14 @@ def _find_next_time(state: State) -> float:
     times = [known.last + recovery.forgiveness_seconds for known in state.blacklist.slots.values()]
     times += [known.until for known in state.blacklist.hosts.values()]
     times = [time for time in times if time > state.clock - 1]
+
     if state.restart is not None and state.restart.at is not None and state.restart.at > state.clock:
         times.append(state.restart.at)
     if state.growing_since is not None and state.policy.restarts.grow_after_seconds is not None:
         times.append(state.growing_since + state.policy.restarts.grow_after_seconds)
     if state.gathering_since is not None:
         times.append(state.gathering_since + recovery.gathering_seconds)
+
     if not state.number and state.waiting_since is not None:
         limit_seconds = min(recovery.gathering_seconds, state.policy.start_timeout_seconds)
         times.append(state.waiting_since - state.slept_seconds + limit_seconds)

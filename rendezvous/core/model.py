@@ -332,6 +332,7 @@ def rank(members: Sequence[Slot]) -> tuple[Assignment, ...]:
         positions.append((local_rank, crosses_seen[local_rank]))
         locals_seen[slot.host] += 1
         crosses_seen[local_rank] += 1
+
     return tuple(
         Assignment(
             rank=position,

@@ -70,6 +70,7 @@ def stop_round(state: State) -> tuple[State, Effects]:
     restart = state.restart
     if restart is None or state.phase is Phase.RESTARTING:
         return state, ()
+
     policy, restarts = state.policy, state.policy.restarts
     if restart.is_planned:
         grace_seconds = restarts.planned_grace_seconds
@@ -78,6 +79,7 @@ def stop_round(state: State) -> tuple[State, Effects]:
     if not restart.is_planned and state.restarts == restarts.limit:
         grace_seconds = policy.grace_seconds  # the job ends
     most_seconds = max(grace_seconds, policy.grace_seconds)  # of workers that were being stopped before
+
     state = replace(
         note_stopped(state).enter(Phase.RESTARTING),
         deadline=state.now + most_seconds + policy.silence_seconds,  # a host that is lost is found first
@@ -88,6 +90,7 @@ def stop_round(state: State) -> tuple[State, Effects]:
         gathering_since=None,
         offer=Offer(state.offer.number),
     )
+
     alive = [each for each in state.alive() if each.state is not WorkerState.LEAVING]
     return retire(state, alive, restart.outcome.reason, grace_seconds, lets_save=restart.is_planned)
 

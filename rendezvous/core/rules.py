@@ -142,6 +142,7 @@ def offer_resize(state: State) -> tuple[State, Effects]:
     survivors = state.survivors()
     if not all(record.has_state for record in survivors):
         return state, ()
+
     composition = compose(state, Action.RESIZE, survivors)
     added = tuple(record.worker for record in composition.added)
     removed = tuple(record.worker for record in composition.removed)
@@ -151,6 +152,7 @@ def offer_resize(state: State) -> tuple[State, Effects]:
         if is_over:
             return replace(state, gathering_since=None), ()
         return state, ()
+
     if not offer.is_empty:
         if state.gathering_since is None:
             since = state.clock
@@ -161,6 +163,7 @@ def offer_resize(state: State) -> tuple[State, Effects]:
                 return replace(state, gathering_since=since), ()
             return state, ()
         state = replace(state, gathering_since=since)
+
     effect = OfferResize(generation.number, offer.number, bool(added), bool(removed))
     return replace(state, offer=offer, gathering_since=None if offer.is_empty else state.gathering_since), (effect,)
 
@@ -189,6 +192,7 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
     policy, reason, worker = state.policy, outcome.reason.rstrip("."), outcome.worker
     done = [each.assignment.rank for each in state.workers.values() if each.is_done and state.is_member(each)]
     stopped = tuple(rank for rank in state.stopped if rank not in {*done, outcome.rank})
+
     if outcome.cause is Cause.WORKER_FAILED:
         reported = (f"Its program reported (@record): {outcome.message}",) if outcome.message else ()
         if policy.is_elastic or stopped != state.stopped:
@@ -201,12 +205,14 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
         if outcome.returncode is None:
             sentence = reason
         return Finish(outcome, Explanation.WORKER_PAGE, sentence, stopped, reported + notes)
+
     may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
     if policy.outlives_losses and (may_continue or outcome.cause in _REPEATED):
         notes = ((_describe_rounds(state),) if state.rounds else ()) + _list_losses(state, outcome)
         if may_continue:
             notes += (f"Exit code {TEMPORARY_FAILURE}: the job may continue when you start it again.",)
         return Finish(outcome, Explanation.RECOVERY_PAGE, reason, stopped, notes)
+
     if outcome.cause is Cause.COMMAND_NOT_STARTED and worker is not None and len(state.hosts) > 1:
         reason = f"on the host {worker.slot.host!r}, {reason}"
     return Finish(outcome, Explanation.SENTENCE, reason)
@@ -292,6 +298,7 @@ def _judge(state: State) -> tuple[State, Effects]:
     generation = state.generation
     if generation is None:
         raise ValueError("there is no generation to recover")
+
     survivors = state.survivors()
     ranks = {worker: rank for rank, worker in enumerate(generation.members)}
     reports = {ranks[record.worker]: _complete(record) for record in survivors}
@@ -300,11 +307,13 @@ def _judge(state: State) -> tuple[State, Effects]:
     crash_loop = state.crash_loop.count(generation.members, tuple(reports.values()))
     if (reason_to_end := crash_loop.reason_to_end) is not None:
         return _drop_newcomers(state, survivors, reason_to_end)
+
     newcomers = sum(state.offers(record.worker.slot) for record in state.list_workers(WorkerState.READY))
     interruption = _find_interruption(state, reports.values())
     had_state = frozenset(ranks[record.worker] for record in survivors if record.had_state)
     size = len(generation.members)
     situation = Situation(size, reports, state.least_size, newcomers, state.decision, interruption, had_state)
+
     match decide(situation):
         case End(reason, is_state_lost=True):
             return state.with_end(lose_state(reason, state.first_failure)), ()
@@ -393,6 +402,7 @@ def _publish(state: State, decision: RecoveryDecision, composition: Composition,
         )
         for record, assignment in zip(members, assignments, strict=True)
     )
+
     generation = Generation(number, tuple(record.worker for record in records))
     former = state
     state = start_leases(state.with_records(records), {worker.slot.host for worker in generation.members})
@@ -408,6 +418,7 @@ def _publish(state: State, decision: RecoveryDecision, composition: Composition,
         interruption=None,
         offer=Offer(state.offer.number),
     )
+
     effects: Effects = (Publish(generation, assignments, reason, decision),)
     for record in composition.removed:
         state, more = retire(state, [record], explain_removal(former, record.worker.slot))

@@ -63,6 +63,7 @@ def compose(state: State, action: Action, survivors: Sequence[WorkerRecord]) -> 
     """
     if action is Action.RETRY:
         return Composition(arrange(survivors, (), state.slots))
+
     staying = {record.worker: record for record in survivors if state.offers(record.worker.slot)}
     ready = [record for record in state.list_workers(WorkerState.READY) if state.offers(record.worker.slot)]
     leaving = [record for record in survivors if record.worker not in staying]
@@ -73,6 +74,7 @@ def compose(state: State, action: Action, survivors: Sequence[WorkerRecord]) -> 
         if len(staying) + len(ready) >= state.least_size:
             break
         staying[record.worker] = record
+
     kept = [record for record in survivors if record.worker in staying]
     by_offer = arrange((), ready, state.slots)
     added = by_offer[: max(0, state.policy.max_size - len(kept))]
@@ -158,7 +160,8 @@ def stop_workers(state: State, grace_seconds: float) -> tuple[State, Effects]:
     alive, deadline = state.alive(), state.now + grace_seconds + state.policy.lease_seconds
     if state.phase is Phase.DRAINING and state.deadline is not None:
         deadline = min(deadline, state.deadline)
-    elif state.phase is not Phase.RESTARTING:  # else they were stopped before
+    elif state.phase is not Phase.RESTARTING:
+        # In a restart they were stopped before.
         state = note_stopped(state)
     workers = (record.worker for record in alive)
     effects = tuple(
@@ -188,6 +191,7 @@ def reconcile(state: State, event: Reported) -> Effects:
         ],
         "the agent does not have it",
     )
+
     surplus = tuple(
         Terminate(worker, 0.0, "it is no longer wanted") for worker in event.running if worker not in intended
     )
@@ -214,11 +218,13 @@ def _retire_unwanted(state: State) -> tuple[State, Effects]:
         return state, ()
     if state.number and not state.may_reset:
         return retire(state, newcomers, "the membership can no longer change (--reset-limit)")
+
     effects: Effects = ()
     for record in newcomers:
         if not state.offers(record.worker.slot):
             state, more = retire(state, [record], explain_removal(state, record.worker.slot))
             effects += more
+
     wanted = [record for record in newcomers if state.offers(record.worker.slot)]
     room = max(0, state.policy.max_size - _count_staying(state))
     if surplus := wanted[room:]:
@@ -260,6 +266,7 @@ def _launch(state: State) -> tuple[State, Effects]:
     slots = tuple(islice(_list_vacant(state), max(0, room)))
     if not slots or (is_first and len(slots) < state.policy.slots_to_start):
         return state, ()
+
     former = {slot: state.workers.get(slot) for slot in slots}
     new = [
         WorkerRecord(Worker(slot, 1 if known is None else known.worker.incarnation + 1), _UNKNOWN, since=state.clock)
@@ -269,11 +276,13 @@ def _launch(state: State) -> tuple[State, Effects]:
     is_round = is_first or _begins_again(state, len(slots))
     records = [replace(record, assignment=numbers[record.worker.slot], starts_alone=not is_round) for record in new]
     effects: list[Effect] = []
+
     state = state.with_slots(records)
     if is_first:
         state = replace(state, short_since=None)
     if is_round:
         state = begin_round(replace(state, rounds=state.rounds + (not is_first)), slots)
+
     for record in records:
         slot = record.worker.slot
         effects += make_launches(state, [record], _explain_launch(former[slot], is_first=is_first))

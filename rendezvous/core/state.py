@@ -338,6 +338,7 @@ class State:
             counts[workers[slot].state] -= 1
             counts[record.state] += 1
             workers = workers.replace(slot, record)
+
         if self.waiting_since is None:
             since = self.now
         else:

@@ -12,6 +12,7 @@ LONG_FILES = {
     "hvdrun/agent/agent.py",
     "hvdrun/options/table.py",
     "rendezvous/core/facts.py",
+    "rendezvous/core/losses.py",
     "rendezvous/core/rules.py",
     "hvdrun/job.py",
     "tests/hvdrun/hosts/test_hosts.py",
