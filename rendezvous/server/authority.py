@@ -26,7 +26,9 @@ _COMMON_NAME_LIMIT = 64  # bytes: X.520's upper bound; the alternative name has 
 class Authority:
     """Issues the certificates of one job.
 
-    key: the key of an existing authority, in PEM; without it a new key is generated.
+    Args:
+        job: the job's name.
+        key: the key of an existing authority, in PEM; without it a new key is generated.
 
     Raises:
         ValueError: it is not a key.
@@ -38,6 +40,7 @@ class Authority:
         else:
             self._key = _decode_key(key)
         self._name = _name(f"hvdrun job {job}")
+
         usage = x509.KeyUsage(
             digital_signature=True,
             key_cert_sign=True,
@@ -94,6 +97,7 @@ class Authority:
             .add_extension(x509.SubjectAlternativeName([name]), critical=False)
             .sign(self._key, hashes.SHA256())
         )
+
         return Credential(
             authority=self.certificate,
             certificate=certificate.public_bytes(serialization.Encoding.PEM),

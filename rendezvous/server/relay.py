@@ -49,10 +49,14 @@ class SequencerProvider(Protocol):
 class Relay(pb_grpc.RendezvousServicer):
     """Serves the workers of one host.
 
-    note_failure: is called with each worker that reports its failure, and its exit code.
-    note_outcome: is called with each worker that delivers an outcome, and the task's number, before the outcome is
-        forwarded.
-    fail: takes an unexpected error of a call.
+    Args:
+        host: the host's name in the job.
+        client: the agent's connection to the server.
+        sequencing: provides the sequencers on this host.
+        note_failure: is called with each worker that reports its failure, and its exit code.
+        note_outcome: is called with each worker that delivers an outcome, and the task's number, before the outcome is
+            forwarded.
+        fail: takes an unexpected error of a call.
     """
 
     def __init__(

@@ -75,7 +75,11 @@ _OPTIONS = (
 class Server:
     """Serves one job's membership; an asynchronous context manager, which closes its ports and stops its clock.
 
-    tasks: the functions that the workers run; None for a job that runs a program.
+    Args:
+        policy: the job's settings.
+        carry_out: is called with each effect that others carry out.
+        credential: the server's certificate and key.
+        tasks: the functions that the workers run; None for a job that runs a program.
     """
 
     def __init__(
@@ -111,17 +115,20 @@ class Server:
         credentials = grpc.ssl_server_credentials(
             [(credential.private_key, credential.certificate)], credential.authority, require_client_auth=True
         )
+
         host = address
         if ":" in address:
             host = f"[{address}]"
         listener = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", count_connections())))
         self._listeners.append(listener)
         pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), listener)
+
         try:
             port = listener.add_secure_port(f"{host}:0", credentials)
             await serving.start(listener)
         except (RuntimeError, TimeoutError) as error:
             raise ListenError(address, serving.find_reason(error)) from None
+
         if self._clock is None:
             self.submit(Ticked(time.monotonic()))
             self._clock = asyncio.create_task(self._tick(), name="tick")
@@ -202,6 +209,7 @@ class Server:
             raise WireError("a report without number")
         if report.number <= self._last_reports.get(report.host, 0):
             return
+
         agent = self.number_agent(report.host)
         exits = [codec.decode(Exited, exited) for exited in report.exited]
         running = tuple(codec.decode_worker(worker) for worker in report.running)
@@ -210,12 +218,15 @@ class Server:
                 raise IllegalEventError(exited, f"worker {exited.worker} is not on host {report.host}")
         if report.signal and report.signal not in SIGNALS:
             raise WireError(f"{report.signal} is no signal")
+
         signals = (Signalled(report.host, report.signal),) if report.signal else ()
         worlds = (WorldOpened(report.host),) if report.has_world else ()
         for event in (*signals, *worlds, *exits):
             self.submit(event)
-        if self.number_agent(report.host) != agent:  # these were its last workers, and the job has left it
+        # These were its last workers, and the job has left it.
+        if self.number_agent(report.host) != agent:
             return
+
         self.submit(Reported(report.host, running))
         if report.noticed:
             self.submit(Noticed(report.host))

@@ -16,6 +16,7 @@ def count_startable(most: int) -> int:
     end = threading.Event()
     former = threading.stack_size(_STACK_BYTES)
     started: list[threading.Thread] = []
+
     try:
         while len(started) < most:
             thread = threading.Thread(target=end.wait, name="hvdrun-scarcity", daemon=True)
