@@ -57,7 +57,8 @@ class Snapshot:
         key = _find_key(notification)
         if self._notifications.get(key) == notification:
             return False
-        if isinstance(notification, Published):  # supersedes all notifications about the former generation
+        # It supersedes all notifications about the former generation.
+        if isinstance(notification, Published):
             self._notifications.clear()
         self._notifications.pop(key, None)  # so that the new one comes last
         self._notifications[key] = notification
