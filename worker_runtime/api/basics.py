@@ -51,6 +51,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
                     f"process_sets[{index}]; give it in the first call of init(), or call hvd.add_process_set()"
                 )
         return
+
     ranks = None
     if comm is not None:
         ranks = read_ranks("init(comm=...)", comm)
@@ -62,11 +63,13 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
             f"Horovod initialization failed: comm={list(ranks)} is not the whole job, whose ranks are 0 to {size - 1}; "
             "leave comm out, and make a process set of these ranks: hvd.init(process_sets=[hvd.ProcessSet(ranks)])"
         )
+
     try:
         join_mpi_world(os.environ, RUNTIME.assignment, RUNTIME.shutdown)
     except MpiWorldError:
         RUNTIME.shutdown()
         raise
+
     for index, process_set in enumerate(sets):
         try:
             add_process_set(process_set)
@@ -286,7 +289,8 @@ class HorovodBasics:
 
 
 for _name in (*__all__, "is_homogeneous"):
-    if _name != "stopping":  # not Horovod's
+    # It is not Horovod's.
+    if _name != "stopping":
         setattr(HorovodBasics, _name, staticmethod(globals()[_name]))
 
 _basics = HorovodBasics()

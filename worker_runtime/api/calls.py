@@ -201,6 +201,7 @@ def reports_failure(
                 raise NotInitializedError
             engine, calls = world.engine, world.engine.calls
             asked, unnamed = calls.asked, calls.unnamed
+
             try:
                 made = function(*args, **kwargs)
                 return made if complete is None else complete(engine, made)
@@ -324,13 +325,15 @@ class _Function:
 
 
 def _list_group(kind: str, arrays: object) -> list[Any]:
-    if not isinstance(arrays, Iterable) or hasattr(arrays, "shape"):  # one array would be read row by row
+    # One array would be read row by row.
+    if not isinstance(arrays, Iterable) or hasattr(arrays, "shape"):
         raise WrongArgumentError(f"{kind}: a list of tensors was expected, not {type(arrays).__name__}")
     return list(arrays)
 
 
 def _require_gradient(tensors: Tensors) -> bool:
-    for tensor in tensors:  # the operation raises an error for what is not a tensor
+    # The operation raises an error for what is not a tensor.
+    for tensor in tensors:
         if getattr(tensor, "requires_grad", False):
             return torch.is_grad_enabled()
     return False

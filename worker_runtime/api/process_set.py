@@ -245,9 +245,11 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         number = process_set.process_set_id
     if process_set is global_process_set or (number is None and isinstance(process_set, ProcessSet)):
         return False
-    if number is not None and not process_set.ranks:  # all of them were lost: the others have nothing to agree on
+    # All its ranks were lost: the others have nothing to agree on.
+    if number is not None and not process_set.ranks:
         process_set.register(engine, None)
         return True
+
     name = engine.make_name("remove_process_set", None)
     with engine.preparing(GLOBAL_SET, name):
         check_process_set("remove_process_set", process_set)
