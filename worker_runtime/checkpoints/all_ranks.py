@@ -140,8 +140,10 @@ def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather:
             failure = str(error)
     found, failure = broadcast((found, failure))
     _raise_everywhere(failure)
+
     if found is None:
         return False
+
     state.sync()
     if len(found.random) == len(seen):
         restore_random = partial(restore_random_states, found.random[rank])

@@ -53,6 +53,7 @@ class CheckpointFolder:
             if numbered:
                 number += numbered[0][0]
             path = self._path / f"checkpoint-{number:06d}.pt"
+
             try:
                 _write_whole(unfinished, write_content)
                 unfinished.rename(path)
@@ -100,6 +101,7 @@ class CheckpointFolder:
         """
         with suppress(OSError):  # the next save overwrites it
             (self._path / _UNFINISHED).unlink(missing_ok=True)
+
         try:
             paths = [path for _, path in self._list()]
         except OSError as error:
@@ -107,6 +109,7 @@ class CheckpointFolder:
                 f"the checkpoints in {self._path} cannot be listed: {error.strerror or error}; give a folder that "
                 "rank 0 may read"
             ) from error
+
         damages: list[str] = []
         for path in paths:
             damage = _find_damage(path)
@@ -115,6 +118,7 @@ class CheckpointFolder:
                     tell(f"{sentence}; continuing with the one before, {path.name}")
                 return path
             damages.append(f"the checkpoint {path} {damage}")
+
         if damages:
             raise CheckpointError(
                 f"{', and '.join(damages)}; there is no other checkpoint: to start again, remove them or give another "
