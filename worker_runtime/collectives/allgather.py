@@ -71,6 +71,7 @@ class Allgather(TensorOperation[list[Gathered]]):
             )
         except ValueError as error:
             raise make_error(name, str(error)) from None
+
         self.request = Request(among.number, name, signature)
         self.sizes = tuple([tensor.shape[0] for tensor in tensors])
         self._tensors = tuple(tensors)

@@ -84,7 +84,8 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
     ) -> None:
         device = self._begin(name, among, tensors, into)
         try:
-            if len(tensors) == 1:  # a program may submit a thousand of these at once
+            # A program may submit a thousand of these at once.
+            if len(tensors) == 1:
                 (tensor,) = tensors
                 plan = _plan((tensor.dtype,), (tensor.shape,), how, device, len(among.ranks))
             else:
@@ -92,6 +93,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
                 plan = _plan(tuple(dtypes), tuple(shapes), how, device, len(among.ranks))
         except ValueError as error:
             raise make_error(name, str(error)) from None
+
         self._plan = plan
         self.request = Request(among.number, name, plan.signature, plan.factors)
         self.tensors = tuple(tensors)
@@ -247,6 +249,7 @@ def _plan(
         raise ValueError("Adasum is an operation of its own")
     check_combination(dtypes, how)
     shapes = tuple(map(tuple, shapes))
+
     payload_dtype = ""
     wire_dtypes = [choose_wire_dtype(dtype, reduction, in_request=True) for dtype in dtypes]
     count_bytes = sum(math.prod(shape) for shape in shapes) * wire_dtypes[0].itemsize
@@ -254,10 +257,12 @@ def _plan(
         payload_dtype = name_dtype(view_reducible(torch.empty(0, dtype=wire_dtypes[0], device="cpu")).dtype)
     else:
         wire_dtypes = [choose_wire_dtype(dtype, reduction, in_request=False) for dtype in dtypes]
+
     signature = make_signature(Kind.ALLREDUCE, dtypes, shapes, device, reduction, payload_dtype=payload_dtype)
     batchers: tuple[AllreduceBatcher | None, AllreduceBatcher | None] = None, None
     if payload_dtype and len(shapes) == 1 and count_bytes <= BATCHED_BYTES:
         batchers = make_batchers(wire_dtypes[0], how, size)
+
     is_extreme = reduction in (Reduction.MIN, Reduction.MAX)
     has_floats = any(dtype.is_floating_point for dtype in wire_dtypes)
     asks_for_nan = is_extreme and has_floats and device == "cpu" and size > 1 and not payload_dtype

@@ -95,6 +95,7 @@ def _choose_splits(splits: Splits | None, rows: int, size: int) -> tuple[int, ..
         if rows % size:
             raise ValueError(f"the number of rows, {rows}, is no multiple of the number of ranks, {size}; give splits")
         return (rows // size,) * size
+
     chosen = _read_splits(splits)
     if len(chosen) != size:
         raise ValueError(

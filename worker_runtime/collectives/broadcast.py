@@ -62,6 +62,7 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
             )
         except ValueError as error:
             raise make_error(name, str(error)) from None
+
         self.request = Request(among.number, name, signature)
         self._tensors = tuple(tensors)
         self._root = among.ranks.index(root)
@@ -117,6 +118,7 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
             results = [copy(tensor) for tensor in self._tensors]
         else:
             results = list(self._tensors)
+
         if self._into is None:
             return results
         for target, result in zip(self._into, results, strict=True):

@@ -37,7 +37,8 @@ def copy(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor
 def view_bytes(rows: torch.Tensor) -> torch.Tensor:
     """The memory of a plain tensor as a one-dimensional tensor of bytes, since gloo rejects some dtypes."""
     flat = rows.view(-1)
-    if flat.stride(0) != 1:  # a single element keeps its stride, and torch would refuse to view it as bytes
+    # A single element keeps its stride, and torch would refuse to view it as bytes.
+    if flat.stride(0) != 1:
         flat = flat.as_strided(flat.shape, (1,))
     return flat.view(torch.uint8)
 
@@ -164,6 +165,7 @@ def plan_fusions(dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]
             small[dtype].append(index)
         else:
             parts.append(small.setdefault(dtype, [index]))
+
     return tuple(
         Fusion(
             dtypes[part[0]],
@@ -234,6 +236,7 @@ def distribute(
                 into[index].detach().copy_(buffer)
             yield index, into[index]
         return
+
     if into is None:
         yield from zip(
             fusion.indices, separate(buffer, fusion.counts, [tensors[index] for index in fusion.indices]), strict=True

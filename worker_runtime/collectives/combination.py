@@ -93,15 +93,18 @@ def choose_reduction(op: object, average: object = None) -> Reduction:
         if op is not None:
             raise ValueError("The op parameter supersedes average. Please provide only one of them.")
         message = "average is deprecated; use op=hvd.Average or op=hvd.Sum"
-        if not torch.compiler.is_compiling():  # which cannot trace the search for the line
+        # torch.compile cannot trace the search for the line.
+        if not torch.compiler.is_compiling():
             warnings.warn(message, DeprecationWarning, stacklevel=find_program())
         if average:
             return Reduction.AVERAGE
         return Reduction.SUM
+
     if op is None:
         return Reduction.AVERAGE
     if isinstance(op, Reduction):
         return op
+
     try:
         return Reduction(op)  # type: ignore[arg-type]  # a wrong value raises the ValueError
     except ValueError:

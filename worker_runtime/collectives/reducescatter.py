@@ -61,6 +61,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
         sent = [sum(member) for member in zip(*counts, strict=True)]
         if not sum(sent):
             return ()
+
         own = sent[self.among.position]
         self._received = torch.empty(own * self.among.size, dtype=torch.uint8, device=sources[0].device)
         if len(sources) == 1:
@@ -95,10 +96,12 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
         shapes = [
             (size, parts[position], *tensor.shape[1:]) for tensor, parts in zip(self._tensors, self._parts, strict=True)
         ]
+
         if self._received is None:
             return [tensor.new_empty(shape) for tensor, shape in zip(self._tensors, shapes, strict=True)]
         if len(shapes) == 1:
             return [self._received.view(self._tensors[0].dtype).view(shapes[0])]
+
         stacks, offset = [], 0
         members = self._received.view(size, self._received.numel() // size)
         for tensor, shape in zip(self._tensors, shapes, strict=True):

@@ -36,9 +36,11 @@ class SparseAllreduce(Operation[torch.Tensor]):
             check_sparse(tensor.dtype, reduction)
         except ValueError as error:
             raise make_error(name, str(error)) from None
+
         tensor = tensor.detach()
         # The public accessors would coalesce first, which costs more than sending duplicate indices.
         indices, values = tensor._indices(), tensor._values()  # noqa: SLF001 - the public accessors would coalesce
+
         self._reduction = reduction
         self.among = among
         self._tensor = tensor

@@ -51,6 +51,7 @@ def check_tensors(name: str, tensors: Sequence[torch.Tensor]) -> str:
     if not tensors:
         raise make_error(name, "there are no tensors; give at least one")
     check_place(name)
+
     is_on_cpu = True
     for tensor in tensors:
         try:
@@ -64,7 +65,9 @@ def check_tensors(name: str, tensors: Sequence[torch.Tensor]) -> str:
         except AttributeError:  # a check beforehand would slow down every call
             check_tensor(name, tensor)
             raise
-    if is_on_cpu:  # is_cpu takes a tenth of the time of .device
+
+    # Reading is_cpu takes a tenth of the time of .device.
+    if is_on_cpu:
         return "cpu"
     return _find_device(name, tensors)
 
