@@ -286,6 +286,7 @@ class Driver:
         """Receive frames, up to a time, and carry out their responses."""
         if self._is_closed:
             return  # another thread has received the end
+
         try:
             frames = self._link.receive(wait_seconds)  # an exception of a signal's handler here changes nothing
             try:

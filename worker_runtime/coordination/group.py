@@ -70,6 +70,7 @@ def form(
     """
     if membership.assignment.size == 1:
         return None
+
     failure: Exception
     try:
         return _connect(

@@ -33,7 +33,6 @@ class Link:
         connection: the socket.
         rank: this worker's rank.
 
-    rank: this worker's rank.
     queue: the frames and requests for the next `flush`.
     """
 
@@ -96,7 +95,8 @@ class Link:
         if wait_seconds is None:
             flags = socket.MSG_DONTWAIT
         try:
-            if not self._received:  # one C call, so that an exception of a signal's handler loses no data
+            # One C call, so that an exception of a signal's handler loses no data.
+            if not self._received:
                 self._received.extend(map(self._socket.recv, (_CHUNK_BYTES,), (flags,)))
         except BlockingIOError:
             return iter(())
@@ -141,6 +141,7 @@ class Link:
             if len(self._partial) < self._needed:
                 return
             data, self._partial = bytes(self._partial), bytearray()
+
         view = memoryview(data)
         offset, end = 0, len(data)
         while end - offset >= wire.HEADER.size:
@@ -172,6 +173,7 @@ def dial(endpoint: Endpoint, key: bytes, generation: int, role: int, limit: time
     deadline = time.monotonic() + limit.total_seconds()
     patience = min(deadline, time.monotonic() + PATIENCE_SECONDS)
     failure: SequencerError | None = None
+
     while failure is None:
         connection: socket.socket | None = None
         try:

@@ -86,6 +86,7 @@ class SendQueue:
         gathered, self._operations = self._operations, []
         if not gathered:
             return
+
         frames: _Pieces = []
         pieces: _Pieces = []
         length = 0
@@ -125,12 +126,14 @@ class SendQueue:
             else:
                 known = len(signatures)
             frame = wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(known, signature))
-            if is_full:  # the oldest one is not in the queue, whose signatures were used later
+            # The oldest one is not in the queue: its signatures were used later.
+            if is_full:
                 signatures.popitem(last=False)
             signatures[signature] = known  # only after it could be encoded
             self._frames.append(frame)
         else:
             signatures.move_to_end(signature)
+
         self._latest = signature, known
         return known
 
@@ -267,9 +270,11 @@ def split(
         Release(index, request, members[request.process_set], *shared)
         for index, request in enumerate(requests, released.index)
     ]
+
     payload = released.payload
     if len(releases) == 1:
         return (Answered(handles, releases, payload, released.lengths, None),)
+
     ends = [0, *accumulate(released.lengths)]
     responses: list[Answered] = []
     first = 0

@@ -150,7 +150,9 @@ class Handle(Generic[ResultT_co]):
 
     Several threads read a handle. So each transition sets `state` last.
 
-    operation: the submitted operation; after the loss of a rank, its replacement.
+    Args:
+        operation: the submitted operation; after the loss of a rank, the attribute is its replacement.
+
     state: see above.
     release: its release.
     works: its running works.

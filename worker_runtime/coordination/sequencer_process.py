@@ -94,6 +94,7 @@ class SequencerProcess:
     def _start(self) -> _Child:
         stdin, orders = os.pipe()
         output, stdout = os.pipe()
+
         try:
             process = subprocess.Popen(
                 [self._python, "-P", "-c", *parent_process.make_arguments(SEQUENCER, self._address)],

@@ -356,6 +356,7 @@ def decode_releases(body: memoryview, count_members: Callable[[int], int]) -> It
         offset += _RELEASES.size
         sizes: tuple[tuple[int, ...], ...] = ()
         joined: tuple[int, ...] = ()
+
         if each:
             total = each * count_members(number)
             flat = struct.unpack_from(f"<{total}q", body, offset)
@@ -364,6 +365,7 @@ def decode_releases(body: memoryview, count_members: Callable[[int], int]) -> It
         if joined_count:
             joined = struct.unpack_from(f"<{joined_count}I", body, offset)
             offset += 4 * joined_count
+
         lengths = struct.unpack_from(f"<{count}I", body, offset)
         start = offset + 4 * count
         offset = start + sum(lengths)

@@ -69,7 +69,11 @@ class PendingSummary:
 
 
 class Ordering:
-    """The order of one generation's operations: `size` ranks, and initially process set 0 of all of them."""
+    """The order of one generation's operations. Initially there is process set 0, of all ranks.
+
+    Args:
+        size: the number of ranks.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -98,6 +102,7 @@ class Ordering:
             self._check(rank, request, sizes)
         if self._blocked:
             self._blocked.pop(rank, None)
+
         operation = of_set.pending.get(name)
         if operation is None:
             operation = of_set.pending[name] = Pending(self._next_number, request, of_set.members, {}, {})
@@ -108,6 +113,7 @@ class Ordering:
             signature is not operation.request.signature and signature != operation.request.signature
         ):
             operation.is_mixed = True
+
         operation.asked[rank] = request
         if sizes:
             operation.sizes[rank] = sizes
@@ -146,6 +152,7 @@ class Ordering:
         if self._is_lost or rank in self._left:
             return []
         self._left[rank] = how
+
         needing = [operation for operation in self._list_pending() if rank in operation.members]
         for operation in needing:
             self._withdraw(operation, rank)
@@ -154,6 +161,7 @@ class Ordering:
             for operation in needing
             if operation.asked
         ]
+
         for of_set in self._sets.values():
             if rank in of_set.ranks:
                 of_set.left.append(rank)
