@@ -24,6 +24,7 @@ def copy_nested(value: Any, earlier: Any, kind: type, copy_array: Callable[[Any,
         for key, item in value.items():
             copied[key] = copy_nested(item, known.get(key), kind, copy_array)
         return copied
+
     if type(value) in (list, tuple):
         if type(earlier) is type(value):
             items = list(earlier)

@@ -93,6 +93,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter, *, must_re
         except HostsUpdatedInterrupt as interrupt:
             skip_sync = interrupt.skip_sync and not state.needs_sync()
             reason = JoinReason.RESIZE
+
         if reason is not None:
             notification_manager.forget()
             decision = _enter(enter, reason, failure)
@@ -116,6 +117,7 @@ def _enter(enter: Enter, reason: JoinReason, failure: HorovodInternalError | Non
     text = ""
     if failure is not None:
         text = str(failure)
+
     try:
         return enter(reason, text)
     except InitializationError as rejection:
@@ -124,6 +126,7 @@ def _enter(enter: Enter, reason: JoinReason, failure: HorovodInternalError | Non
         cause = rejection.cause
     if cause in text:
         raise failure
+
     message = f"{text.rstrip('.')}; the function cannot restart: {cause}"
     error = HorovodInternalError(message).with_traceback(failure.__traceback__)
     error.__cause__, error.__context__ = failure.__cause__, failure.__context__  # the failure may be the program's own

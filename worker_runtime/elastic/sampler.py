@@ -66,6 +66,7 @@ class ElasticSampler:
         self.remaining_indices: list[int] = []
         self.num_samples = 0
         self.total_size = 0
+
         self._ledger = Ledger()
         self._dealt: list[int] = []  # the indices of the last distribution in rows, some of them processed
         self._begin: Callable[[], None] | None = None  # called when the next pass begins
@@ -76,6 +77,7 @@ class ElasticSampler:
         self._waiting: list[tuple[int, tuple[int, ...]]] = []  # rows of no completed step yet, and the members then
         self._steps = 0  # the number of completed steps when the last batch was assigned to one
         self._is_stepping = False  # steps are completed between the batches
+
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
@@ -111,11 +113,13 @@ class ElasticSampler:
         rows = min(batch_size, self.num_samples - self._row)
         if rows < 1:
             return
+
         present = engine.steps.original_ranks
         if self._waiting and self._waiting[-1][1] == present:
             self._waiting[-1] = self._waiting[-1][0] + rows, present
         else:
             self._waiting.append((rows, present))
+
         steps, participants = engine.steps.completed
         if steps != self._steps:
             self._is_stepping |= self._row > 0  # else the step may belong to something before the first batch
@@ -146,9 +150,11 @@ class ElasticSampler:
         self._steps, self._members = engine.steps.completed[0], self._find_members()
         self.num_replicas = len(self._members)
         self.rank = self._members.index(engine.steps.original_rank)
+
         indices = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(indices)  # noqa: S311 - an order, no secret
+
         self._ledger = ledger.deal(self.num_replicas)
         self._row, self._waiting, self._is_stepping = 0, [], False
         self.is_in_pass = False

@@ -105,6 +105,7 @@ class State:
                     update = update | what
                 else:
                     update = 0
+
         is_due = self._size is not None and self.waits_for_reset()
         earlier, self._last_updated_timestamp, update, is_due = self._bcast_object(
             (earlier, self._last_updated_timestamp, update, is_due)
@@ -275,17 +276,21 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     kind = type(value)
     if id(value) in memo:
         return memo[id(value)]
+
     if kind in (list, deque, dict, OrderedDict, defaultdict, Counter):
         copied = memo[id(value)] = copy.copy(value)  # keeps default_factory and maxlen
         for key, item in enumerate(value) if kind in (list, deque) else value.items():
             copied[key] = _copy(item, memo)
         return copied
+
     if kind in (tuple, set, frozenset):
         copied = kind(_copy(item, memo) for item in value)
-    elif kind is bytearray or hasattr(value, "__array__") or hasattr(value, "asnumpy"):  # which MXNet's arrays have
+    elif kind is bytearray or hasattr(value, "__array__") or hasattr(value, "asnumpy"):
+        # MXNet's arrays have asnumpy.
         is_result = not getattr(value, "is_leaf", True)  # torch refuses to deepcopy results of autograd
         copied = copy.deepcopy(value.detach() if is_result else value, memo)
     else:
         return value
+
     memo[id(value)] = copied
     return copied
