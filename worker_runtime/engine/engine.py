@@ -119,6 +119,7 @@ class Engine:
             self.key = group.key
         else:
             self.key = b""
+
         self.handle_table = HandleTable(self.wait, self.poll)
         self._loss = loss
         self.retry = loss if isinstance(loss, Retry) else None
@@ -131,6 +132,7 @@ class Engine:
         self.is_suspended = self.is_closed = self._is_forked = False
         self._make_error: MakeError | None = None  # set when operations can no longer run
         self._look_at = 0.0  # the time of the next check whether all hosts are reachable
+
         if group:
             self.current = Generation(group.generation, group.rank, group.size)
         else:
@@ -248,9 +250,11 @@ class Engine:
         request = operation.request
         key = request.process_set, request.name  # also of a renewed operation
         in_flight = self.in_flight
+
         while (earlier := in_flight.handles.get(key)) is not None and earlier.is_abandoned:
             with suppress(HorovodInternalError):  # nobody wants its result
                 self.wait(earlier)
+
         with in_flight.lock:
             operation = self._admit(operation)
             generation = self.current
@@ -268,6 +272,7 @@ class Engine:
                 driver = None
             else:
                 handles[key] = handle
+
         if driver is not None:
             try:
                 driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
@@ -289,7 +294,8 @@ class Engine:
         """
         try:
             while True:
-                if handle.is_finished:  # by an earlier wait, or by the response to this operation or another
+                # It may be finished by an earlier wait, or by the response to this operation or another.
+                if handle.is_finished:
                     return handle.result
                 if not handle.is_answered:
                     self.await_response(handle)
@@ -479,6 +485,7 @@ class Engine:
     def _close(self, end: str) -> None:
         with self.in_flight.lock:
             self.is_closed = True
+
         generation = self.current
         aborted = f"it {end or 'called shutdown()'} while operations were running"
         # In an elastic job a worker that exits with an error counts as lost, like one that is killed: see `Frame`.
@@ -490,6 +497,7 @@ class Engine:
             lambda: Farewell(aborted if are_running(self.in_flight) else "", end),
             last_goodbye if end else Frame.LEAVE,
         )
+
         handles = self.in_flight.take_all()
         if are_running(handles):
             generation.interrupt()
@@ -652,6 +660,7 @@ class Engine:
             raise self._make_error(operation.title)
         if not self.is_elastic and self.current.failure is not None:
             raise OperationFailedError(operation.title, self.rank, self.current.failure)
+
         former = operation.among
         if self.current.sets.look_up(former.number) is former:
             return operation

@@ -36,7 +36,6 @@ class Generation:
         rank: this worker's rank.
         size: the size of the generation.
 
-    number, rank, size: these.
     sets: the process sets.
     driver: the conversation with the sequencer; None in a world of one, or before `connect`.
     seen: the high watermark: the highest index of a received release; -1 for none.
@@ -111,12 +110,14 @@ class Generation:
         """
         if release.request.signature.payload_dtype:
             return None  # the sequencer has combined the payloads: no rank communicates
+
         self._neutral = [
             (operation, works) for operation, works in self._neutral if not all(work.is_completed() for work in works)
         ]
         if release.request.signature.device == "cpu":
             device = None
         neutral = make_neutral(release, self.rank, device)
+
         try:
             works = self.start(neutral, release)
             if isinstance(works, RuntimeError):

@@ -203,7 +203,8 @@ class InFlight:
         if isinstance(operation, CommitRound):
             self._steps.note_completed_step(release.request.process_set, release.members)
             self._steps.note_step(release.request.process_set, is_stopping=is_stopping)
-        if release.index >= 0:  # else this rank is alone in the set
+        # It is -1 if this rank is alone in the set.
+        if release.index >= 0:
             self._retry.remember(operation, release, handle.payload, is_stopping=is_stopping)
 
     def note_joined_round(self, release: Release, number: int, generation: Generation) -> None:

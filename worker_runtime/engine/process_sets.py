@@ -19,6 +19,11 @@ from worker_runtime.errors import SetLostError, WrongArgumentError
 class ProcessSets:
     """The process sets by number. Set 0 has all ranks.
 
+    Args:
+        rank: this worker's rank.
+        size: the number of ranks.
+        generation: the number of the generation.
+
     everyone: the members of set 0, which never change.
     """
 

@@ -61,6 +61,7 @@ class Succession:
                 raise StuckError
             if generation.driver is not None:
                 generation.driver.halt(reason, _HALT_SECONDS)
+
             with engine.in_flight.lock:
                 generation.is_over = True
                 engine.is_suspended = True
@@ -130,13 +131,16 @@ class Succession:
             engine.connect_current(group, link)
             self._send_early_notes(generation)
             self._announce_sets(generation)
+
         with engine.in_flight.lock:
-            if engine.is_closed:  # meanwhile
+            # It may have been closed meanwhile.
+            if engine.is_closed:
                 generation.close()
                 return
             engine.is_suspended = False
             asked = [handle for handle in engine.in_flight if not handle.is_answered]
             engine.in_flight.changed.notify_all()
+
         for handle in asked:
             if generation.driver is not None and generation.sets.count(handle.operation.request.process_set) > 1:
                 generation.driver.ask(handle, at_once=True, is_awaited=False)
@@ -225,6 +229,7 @@ class Succession:
         if isinstance(operation, CommitRound):
             number = operation.number
         response = done.get((former, number, "" if number else request.name))
+
         if response is not None and handle in self._reported:
             release, payload = decode_response(b"" if number else response, request, former)
             engine.in_flight.release(handle, release, (), payload, engine.current)
@@ -234,6 +239,7 @@ class Succession:
                 engine.steps.note_step(request.process_set, is_stopping=response == STOPPING)
             engine.in_flight.forget(handle)
             return
+
         try:
             engine.in_flight.renew(handle, engine.renew(operation))
         except HorovodInternalError as error:
