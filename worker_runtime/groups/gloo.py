@@ -237,6 +237,7 @@ class Gloo:
         """
         del device  # gloo sends tensors of any device through the CPU
         fault = ""
+
         for attempt in range(_TRIES):
             name = f"{prefix}/{attempt}"
             present = list_sockets()
@@ -253,6 +254,7 @@ class Gloo:
                 fault, matched = self.compare(name, rank, size, ends, limit)
                 if listener is not None and not fault:
                     silence(listener)  # not before: a member whose place an unknown peer has still connects
+
             known = found or []
             own = [known[index] for index in matched]
             if not fault:

@@ -56,6 +56,7 @@ class Reachability:
         self._rank = rank
         self._address = address
         self._others = [other for other in range(size) if other != rank]
+
         family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
         self._listener = socket.socket(family, kind, protocol)
         try:
@@ -65,6 +66,7 @@ class Reachability:
         except BaseException:
             self._listener.close()
             raise
+
         self._limit_seconds = limit_seconds
         self._is_closed = threading.Event()
         self._lock = threading.Lock()  # so that one thread probes and reports
@@ -149,6 +151,7 @@ def probe(listeners: dict[int, tuple[str, int]]) -> list[int]:
                 probing.setblocking(False)  # noqa: FBT003 - socket's signature
                 probing.connect_ex(where)
                 selector.register(probing, selectors.EVENT_WRITE, (rank, probing))
+
         while selector.get_map() and (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 rank, probing = key.data

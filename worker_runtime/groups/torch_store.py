@@ -49,6 +49,7 @@ def open_torch_store(meeting: Store, address: str, name: str, rank: int, limit: 
         port, _, address = meeting.get(name).decode().partition(" ")
         with brief_lookups(), without_warnings():
             return TCPStore(address, int(port), is_master=False, wait_for_workers=False, timeout=limit)
+
     # torch would listen on all interfaces, so it gets a bound socket. No other process can take the port between bind
     # and listen, since the socket stays open.
     family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
@@ -65,6 +66,7 @@ def open_torch_store(meeting: Store, address: str, name: str, rank: int, limit: 
                 master_listen_fd=listener.fileno(),
             )
         listener.detach()  # the store owns and closes it
+
     meeting.set(name, f"{port} {address}")
     return store
 
