@@ -113,7 +113,8 @@ def end(sentence: str, *, with_group: bool = False) -> NoReturn:
     hearing = select.poll()
     hearing.register(_STDERR, select.POLLOUT)
     with contextlib.suppress(OSError):  # nobody reads it, and this process ends
-        if any(event & select.POLLOUT for _, event in hearing.poll(0)):  # else the write could block forever
+        # Without this the write could block forever.
+        if any(event & select.POLLOUT for _, event in hearing.poll(0)):
             os.write(_STDERR, f"hvdrun: {sentence}.\n".encode())
     if with_group:
         os.killpg(0, signal.SIGKILL)
@@ -140,7 +141,8 @@ class StopNotice:
         if job is None or self._has_handler or not is_main or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
             return
         agent = find_listener(job.socket, 0.0)
-        if agent:  # else it is in another PID namespace
+        # It is 0 if the agent is in another PID namespace.
+        if agent:
             signal.signal(signal.SIGUSR2, partial(_pass_on, agent, read_start(agent)))
             self._has_handler = True
 

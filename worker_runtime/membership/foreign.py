@@ -52,7 +52,16 @@ class Store(Protocol):
 
 
 class TorchStore:
-    """torch's store, found by torch's rendezvous."""
+    """torch's store, found by torch's rendezvous.
+
+    Args:
+        world: the launcher's world.
+        master: where the members meet.
+        limit: how long to try.
+
+    Raises:
+        MeetingError: the members did not meet in time.
+    """
 
     def __init__(self, world: World, master: Master, limit: timedelta) -> None:
         self._world = world
@@ -82,7 +91,13 @@ class TorchStore:
 
 
 class FileStore:
-    """Files of this user, where all members are on one host."""
+    """Files of this user, where all members are on one host.
+
+    Args:
+        world: the launcher's world.
+        one_host: names the job, and so the files.
+        limit: how long to wait for a file.
+    """
 
     address = LOOPBACK
 
@@ -105,7 +120,8 @@ class FileStore:
         deadline = time.monotonic() + self._limit.total_seconds()
         while time.monotonic() < deadline:
             with contextlib.suppress(FileNotFoundError):  # rank 0 has not written it yet
-                if path.stat().st_uid == os.getuid():  # ignore another user's file
+                # Another user's file is ignored.
+                if path.stat().st_uid == os.getuid():
                     return path.read_text(encoding="utf-8")
             time.sleep(_POLL_SECONDS)
         raise MeetingError(
@@ -125,6 +141,11 @@ class ForeignJob:
     """The exchange of the members of one world before they have a group; kept for a second `init()`.
 
     On rank 0 it owns the sequencer; `close` it at the end of the process.
+
+    Args:
+        world: the launcher's world.
+        store: where the members exchange addresses.
+        limit: how long to wait for the sequencer.
     """
 
     def __init__(self, world: World, store: Store, limit: timedelta) -> None:

@@ -77,12 +77,14 @@ def find_world(environment: Mapping[str, str]) -> World | None:
     """
     if "RANK" not in environment and (size := _read(environment, "WORLD_SIZE") or 0) > 1:
         raise ForeignWorldError("torchrun (WORLD_SIZE is set, RANK is not)", size)
+
     for launcher, rank_name, size_name in _LAUNCHERS:
         rank, size = _read(environment, rank_name), _read(environment, size_name) or 0
         if rank is None or size < 2 or (launcher == "srun" and not _is_of_srun(environment, size_name)):  # noqa: PLR2004 - a world of several
             continue
         if rank >= size:
             raise ForeignRankError(launcher, rank, size)
+
         address, port = environment.get("MASTER_ADDR"), _read(environment, "MASTER_PORT")
         if address and port is not None:
             return World(launcher, rank, size, Master(address, port))
@@ -148,6 +150,7 @@ def join_mpi_world(
         mpi = _load()
     if mpi is None or mpi.Is_finalized():
         return None
+
     if not mpi.Is_initialized():
         if not is_of_mpi:
             if numbers.size > 1:
@@ -155,6 +158,7 @@ def join_mpi_world(
             return None
         mpi.Init_thread()
         atexit.register(_finalize, mpi, leave, os.getpid())
+
     rank, size = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
     if (rank, size) != (numbers.rank, numbers.size):
         raise MpiWorldError(numbers, rank, size)

@@ -108,6 +108,7 @@ class Recovery:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # entered by its lock: see `InFlight.renew_lock`
         self._events: SimpleQueue[Event] = SimpleQueue()
+
         self._client = connect(bootstrap)
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
@@ -142,6 +143,7 @@ class Recovery:
                 # No attempt is running, or the program leaves a generation in which its operations have continued.
                 succession, self._succession = self._succession, None
                 self._left = self._generation  # so that the recovery thread starts no formation
+
             report = Report()
             if succession is not None:
                 try:
@@ -244,10 +246,12 @@ class Recovery:
     def _handle(self, event: Event) -> None:
         match event:
             case Joined(formation) | Connected(formation) | Failed(formation):
-                if formation is self._formation:  # else it was abandoned
+                # Another one was abandoned.
+                if formation is self._formation:
                     self._handle_formation(event)
             case OfferResize(generation):
-                if generation > self._left:  # else it is for a generation that this worker has left
+                # An earlier one is of a generation that this worker has left.
+                if generation > self._left:
                     self._note_offer(event)
             case Interrupt(generation, reason):
                 self._interrupted = max(self._interrupted, event, key=lambda each: each.generation)
@@ -278,6 +282,7 @@ class Recovery:
         _LOG.debug("interrupted: %s", reason)
         if succession is not None:
             succession.suspend(reason)
+
         with self._lock:
             if self._succession is not succession:
                 return  # the program has just called `enter`
@@ -287,6 +292,7 @@ class Recovery:
             else:
                 report = succession.report()
             self._begin(replace(report, error=error))
+
         if former is not None:
             former.abandon()
         if succession is not None:
@@ -325,7 +331,9 @@ class Recovery:
                 self._is_ready = formation is self._formation
                 self._changed.notify_all()
             return
-        if formation.membership is not None:  # before an operation of the program completes
+
+        # The program can read its new rank before one of its operations completes.
+        if formation.membership is not None:
             self._note_assignment(formation.membership.assignment)
         try:
             succession.resume(*formation.release())

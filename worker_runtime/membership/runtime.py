@@ -92,6 +92,7 @@ class Runtime:
         with self._lock:
             if self.world is not None and not self.is_forked:
                 return
+
             try:
                 bootstrap = Bootstrap.read(environment)
                 world = None if bootstrap is not None else find_world(environment)
@@ -111,6 +112,7 @@ class Runtime:
                     assignment, engine = ALONE, Engine()
             except RendezvousError as error:
                 raise _explain(error) from None
+
             self.world, self.is_forked = _World(assignment, engine), False
             if bootstrap is not None and is_elastic:
                 forget_world(os.environ)
@@ -121,6 +123,7 @@ class Runtime:
             self.stop_notice.prepare(bootstrap)
             if bootstrap is not None:
                 mpi_notice.listen(environment)
+
             if not self._is_registered:
                 self._is_registered = True
                 shorten_tracebacks()
