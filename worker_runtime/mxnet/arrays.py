@@ -253,6 +253,7 @@ def await_writable(arrays: Sequence[mx.nd.NDArray]) -> None:
     """
     if not arrays:
         return
+
     handles = (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
     check_call(
         _LIB.MXEnginePushSyncND(

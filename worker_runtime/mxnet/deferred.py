@@ -150,7 +150,8 @@ class _Hook:
         """Replaces `_init_impl`: initialize the parameter, and submit its broadcasts."""
         parameter = self._find_parameter()
         initialise = getattr(type(parameter), _INITIALISE)
-        if list_arrays(parameter):  # it keeps its values, and changes its contexts
+        # It keeps its values, and changes its contexts.
+        if list_arrays(parameter):
             initialise(parameter, *given, **more)
             return
         self._failure = ""
@@ -224,7 +225,8 @@ class _Hook:
     def _receive(self, parameter: mx.gluon.Parameter) -> None:
         done = [pending for pending in self._pending if pending.must_await]
         self._pending = [pending for pending in self._pending if pending not in done]
-        if not self.is_current:  # a root may have left before the others have received
+        # A root may have left before the others have received.
+        if not self.is_current:
             done = [pending for pending in done if not pending.is_root]
         try:
             await_all(self._engine, [pending.handle for pending in done])

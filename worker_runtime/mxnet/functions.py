@@ -70,10 +70,12 @@ def broadcast_parameters(
             rows = _describe_all(named)
         else:
             rows = {}
+
     if among.size == 1:
         return
     tables = allgather_object(rows, title, process_set)
     late = _compare(dict(zip(among.ranks, tables, strict=True)))
+
     ready = [value for name, value in named.items() if name not in late]
     if ready:
         call = begin_call("broadcast", f"{prefix or ''}parameters", process_set)
@@ -250,6 +252,7 @@ def _compare(tables: Mapping[int, Mapping[str, _Row]]) -> list[str]:
             if unshared[0] not in table:
                 owner, lacking = rank, first
             raise ParametersDifferError(f"rank {owner} has '{unshared[0]}' and rank {lacking} has not")
+
     for name in table:
         rows = {rank: rows[name] for rank, rows in tables.items()}
         known = {rank: row for rank, row in rows.items() if row.shape is not None}

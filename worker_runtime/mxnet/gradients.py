@@ -51,8 +51,9 @@ class Gradient(NamedTuple):
 class _StandIn:
     """The stand-in of an array for the reducer: an expanded zero, which has the array's shape and no memory.
 
-    array: a dense floating-point array.
-    tensor: the stand-in tensor.
+    Args:
+        array: a dense floating-point array.
+        tensor: the stand-in tensor.
     """
 
     __slots__ = ("_view", "array", "tensor")
@@ -66,7 +67,8 @@ class _StandIn:
         """Wait until the array is computed, and make a view of it the stand-in's gradient."""
         self.array.wait_to_read()
         view = self._view
-        if view is None or view.data_ptr() != find_address(self.array):  # it moves when oneDNN changes its layout
+        # The array moves when oneDNN changes its layout.
+        if view is None or view.data_ptr() != find_address(self.array):
             view = self._view = view_for_reading(self.array)
         self.tensor.grad = view
         return view
@@ -155,9 +157,11 @@ class ArrayReducer:
         if self._resumed is not None:
             inputs, self._resumed = self._resumed, None
             self._reducer.resume(inputs)
+
         entries: dict[torch.Tensor, Entry] = {entry.parameter: entry for entry in self._reducer.entries}
         views: list[tuple[torch.Tensor, torch.Tensor]] = []
         ready: list[mx.nd.NDArray] = []  # arrays that enqueued operations may still read
+
         try:
             for stand_in in reversed(stand_ins):
                 views.append((stand_in.tensor, stand_in.await_gradient()))
@@ -175,9 +179,8 @@ class ArrayReducer:
                 if tensor.grad is not None and tensor.grad is not view:
                     view.copy_(tensor.grad)
         except BaseException:
-            for (
-                stand_in
-            ) in stand_ins:  # what comes next is another gradient: the reducer distinguishes them by the tensor
+            # What comes next is another gradient: the reducer distinguishes them by the tensor.
+            for stand_in in stand_ins:
                 stand_in.forget_view()
             raise
         finally:

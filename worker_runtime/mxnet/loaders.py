@@ -40,8 +40,6 @@ class RecordedLoader(DataLoader):  # type: ignore[misc]  # mxnet has no types
         rows: the number of samples in a batch.
         find_epoch: returns the epoch of a pass; None to count passes.
         **settings: of DataLoader.
-
-    sampler: as given.
     """
 
     def __init__(
@@ -119,12 +117,14 @@ def _find_batches(data: Any) -> BatchSampler:
             "give each rank its part by hand (rows [hvd.rank()::hvd.size()] of arrays, or num_parts=hvd.size() and "
             "part_index=hvd.rank() of an mx.io iterator), and pass split_data=False to hvd.prepare()",
         )
+
     batches = vars(data)["_batch_sampler"]
     if type(batches) is not BatchSampler:
         raise DataNotSplitError(
             f"its batch sampler is a {type(batches).__name__}",
             "make it give the batches [hvd.rank()::hvd.size()], equally many on all ranks, and pass split_data=False",
         )
+
     sampler = vars(batches)["_sampler"]
     if type(sampler) not in _OWN and not isinstance(sampler, _SPLIT):
         raise DataNotSplitError(
@@ -154,6 +154,7 @@ def _split_elastically(
             "an elastic job counts each sample in its own epoch",
             "make the DataLoader with last_batch='keep' or 'discard', or pass split_data=False",
         )
+
     recorded = RecordedSampler(dataset, shuffle=isinstance(sampler, RandomSampler), seed=seed)
     # It prefetches nothing for the next pass (auto_reload): that may have other samples.
     find_epoch = None if state is None else lambda: state.epoch

@@ -38,15 +38,13 @@ class MXNetMissingError(ImportError):
         needed, name, remedy = "MXNet 1.9", "mxnet", _REMEDY
         if absent in {"torch", "numpy"}:
             needed, name = absent, absent
-        reason_given, *_ = str(cause).splitlines() or [
-            type(cause).__name__
-        ]  # further lines of MXNet's error list the paths of its library
+        # Further lines of MXNet's error list the paths of its library.
+        reason_given, *_ = str(cause).splitlines() or [type(cause).__name__]
         reason = "is not installed" if absent == name else f"cannot be imported ({reason_given})"
         if isinstance(cause, OSError):
             remedy = "it needs system libraries, on Debian libgomp1 and libquadmath0"
-        beside = ""
-        if numpy:
-            beside = f", where numpy is {numpy}"
+        beside = f", where numpy is {numpy}" if numpy else ""
+
         super().__init__(
             f"worker_runtime.mxnet needs {needed}, which {reason} in {sys.executable}{beside}: {remedy}", name=name
         )

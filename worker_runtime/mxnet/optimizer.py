@@ -264,7 +264,8 @@ def _make_setter(put: Callable[[Any, bytes], None]) -> Callable[[Any, bytes], No
         own = updater.optimizer
         put(updater, states)
         loaded = updater.optimizer
-        if loaded is own:  # the states have no optimizer
+        # The states have no optimizer.
+        if loaded is own:
             return
         updater.optimizer = unwrap(loaded)
         if isinstance(own, DistributedOptimizer):

@@ -174,6 +174,7 @@ def prepare(
             "prepare: the state saves the trainer, which has the optimizer's states; give a gluon.Trainer with the "
             "optimizer"
         )
+
     init()
     prepared = run_steps(
         net,
@@ -237,6 +238,7 @@ def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:
             "prepare: the trainer's states are in a key-value store; create it with kvstore=None, or prepare it before "
             "its first step"
         )
+
     distributed = DistributedTrainer(own["_params"], trainer.optimizer)
     kept = [name for name in own if name in {"_updaters", "_scale"} or name.startswith("_amp_")]
     distributed.__dict__.update({name: own[name] for name in kept})  # with its states, and its scaler

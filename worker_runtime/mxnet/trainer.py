@@ -96,6 +96,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             )
         if optimizer is None:
             raise TypeError("DistributedTrainer needs an optimizer: a name, for example 'sgd', or one of MXNet's")
+
         if isinstance(compression, int | float):
             warnings.warn(
                 "the number in the fourth place is used as gradient_predivide_factor; pass it by name",
@@ -115,6 +116,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             optimizer = unwrap(optimizer)
         if isinstance(params, Iterable) and not isinstance(params, _DICTS):
             params = list(params)
+
         self._prefix = prefix or ""
         self._num_groups = read_group_count(_TITLE, num_groups)
         self._gradient_predivide_factor = read_predivide(_TITLE, gradient_predivide_factor)
@@ -122,6 +124,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         check_process_set(_TITLE, process_set)
         self._process_set = process_set
         self._agreed: list[tuple[mx.gluon.Parameter, bool]] = []  # whether some rank's gradient is new; until update()
+
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self.expect_scale()
         listed = params

@@ -34,7 +34,8 @@ class ModuleHandler(ArraysHandler):
     def reset(self) -> None:
         """Set gradients that accumulate to zero: those of an interrupted step would be added to the next one's."""
         group = self._module._exec_group  # noqa: SLF001 - get_params() has no gradients
-        for name, arrays in zip(group.param_names, group.grad_arrays or [], strict=False):  # none without training
+        # There are none without training.
+        for name, arrays in zip(group.param_names, group.grad_arrays or [], strict=False):
             if group.grad_req[name] == "add":
                 for array in arrays:
                     array[:] = 0
