@@ -54,6 +54,7 @@ def plan_buckets(
             key = ("kind", item.kind)
         else:
             key = ("group", item.group)
+
         _, bucket = filling.get(key, (0, []))
         bound = first_bytes
         if closed:
@@ -66,4 +67,5 @@ def plan_buckets(
         bucket.append(index)
         filling[key] = place, bucket
         filled[key] += item.size
+
     return tuple(tuple(bucket) for _, bucket in sorted([*closed, *filling.values()]))
