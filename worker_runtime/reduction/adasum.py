@@ -93,6 +93,7 @@ class AdasumReducer:
             if parameters:
                 self._complete_step_alone()
             return result
+
         starts = [parameter.detach().clone() for parameter in parameters]
         frozen = self._tracked.list_frozen()
         frozen_starts = [parameter.detach().clone() for parameter in frozen]

@@ -33,8 +33,11 @@ def find_dtype(parameter: torch.Tensor) -> torch.dtype:
 class Entry:
     """A parameter of the optimizer.
 
-    parameter, name: the parameter and its name.
-    group: the group of parameters that are reduced together; None for no group.
+    Args:
+        parameter: the parameter.
+        name: its name.
+        group: the group of parameters that are reduced together; None for no group.
+
     bucket: the bucket of its gradient in an overlapped step; None in a warm-up step.
     form: the gradient's dtype, device, shape and strides at the start of the last step; None before the first one.
     """
@@ -200,7 +203,8 @@ class Bucket(ABC, Generic[ContentsT]):
             at_once: send the request immediately, as during backward.
             is_awaited: the caller waits for it next.
         """
-        while contents.streams:  # the operation waits for the current one
+        # The operation waits for the current stream.
+        while contents.streams:
             torch.cuda.current_stream().wait_stream(contents.streams.pop())
         operation = self._make_operation(comm, contents, self.part.format(comm.name))
         request = operation.request

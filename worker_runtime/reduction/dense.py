@@ -83,6 +83,9 @@ class Part:
 class Memory:
     """Flat tensors, one for each dtype and device of the gradients, and their views.
 
+    Args:
+        parts: the parameters of the gradients, with their dtypes.
+
     flats: the flat tensors, which are reduced.
     views: a view of each part, in its parameter's shape. Programs never get these views.
     """
@@ -225,13 +228,16 @@ class DenseBucket(Bucket[DenseContents]):
         parameter = entry.parameter
         view, gradient = memory.views[place], parameter.grad
         local[entry] = gradient
+
         if gradient is None:
             view.zero_()
             return
-        if lies_in(gradient, view):  # autograd has added to the result of an earlier step
+        # Autograd has added to the result of an earlier step.
+        if lies_in(gradient, view):
             if factor is not None:
                 view.mul_(factor)
             return
+
         is_strided = gradient.layout is torch.strided
         has_graph = gradient.requires_grad  # from backward(create_graph=True): the program needs it unchanged
         source = gradient
@@ -242,6 +248,7 @@ class DenseBucket(Bucket[DenseContents]):
             source = source.to_dense()
         if source.shape != view.shape:
             raise GradientShapeError(entry.name, source.shape, view.shape)
+
         if factor is None:
             view.copy_(source)
         else:
@@ -256,6 +263,7 @@ class DenseBucket(Bucket[DenseContents]):
             gradient if gradient is not None and _may_be_overwritten(gradient, *form) else None
             for gradient, form in zip(gradients, self._forms, strict=True)
         ]
+
         present = [gradient for gradient in packed if gradient is not None]
         if len(present) == len(packed):
             torch._foreach_copy_(memory.views, present)
@@ -267,6 +275,7 @@ class DenseBucket(Bucket[DenseContents]):
                     view.zero_()
                 else:
                     self._copy_scaled(contents, entry, None)
+
         if self._before is not None:
             for flat in memory.flats:
                 flat.mul_(self._before)
@@ -301,6 +310,7 @@ class DenseBucket(Bucket[DenseContents]):
                 continue
             if parameter.shape != view.shape:
                 raise GradientShapeError(entry.name, view.shape, parameter.shape)
+
             dtype = find_dtype(parameter)
             if sparse_dims := contents.sparse_dims.get(entry, self._sparse_dims[place]):
                 parameter.grad = view.to(dtype).to_sparse(sparse_dims)

@@ -36,5 +36,6 @@ class IdleGpuWatch:
         self._steps_left -= 1
         if self._steps_left or not is_first or any(entry.parameter.is_cuda for entry in self._tracked.entries):
             return
-        if torch.cuda.device_count():  # mostly asks NVML, which leaves CUDA as it is
+        # This mostly asks NVML, which leaves CUDA as it is.
+        if torch.cuda.device_count():
             warnings.warn(_TEXT.format(_STEPS), stacklevel=find_program())

@@ -62,11 +62,13 @@ class TrackedParameters:
             # An optimizer steps with the gradient of a parameter that has been frozen since backward.
             if parameter.requires_grad or (parameter.grad is not None and parameter in self._parameters)
         ]
+
         present = self.entries
         if len(listed) == len(present) and all(
             parameter is entry.parameter for (_, parameter), entry in zip(listed, present, strict=True)
         ):
             return False
+
         known = {entry.parameter: entry for entry in present}
         self.entries = [
             known.pop(parameter) if parameter in known else self._track(name, parameter) for name, parameter in listed

@@ -119,6 +119,7 @@ def make_buckets(
         elif entry.group is not None:
             group = (entry.group, parameter.device)
         items.append(Item(parameter.numel() * dtype.itemsize, (dtype, parameter.device), group))
+
     planned = plan_buckets(items, *settings.bounds, order)
     whole = f"{settings.describe()}, of {len(entries)} in all ({make_digest(entries)})"
     buckets: list[Bucket[Any]] = []

@@ -94,6 +94,7 @@ class GradientReducer:
         self._find_set = find_set
         self._label = label
         self._check = check
+
         self._lock = threading.RLock()  # backward runs in a thread for each device
         self._engine: Engine | None = None
         self._generation = 0
@@ -110,6 +111,7 @@ class GradientReducer:
         self._has_changed = False  # whether the parameters have changed since the last step
         self._has_reduced = False  # whether the present engine has reduced a step
         self._superseded: str | None = None  # a parameter that a newer reducer has taken over
+
         self._enter()
         self._tracked.update()
 
@@ -214,6 +216,7 @@ class GradientReducer:
             comm = None
             if not is_over:
                 comm = self._enter()
+
             if comm is not None and self._step.has_ready:
                 if self._is_overlapped:
                     try:
@@ -238,6 +241,7 @@ class GradientReducer:
             comm = self._enter()
             failures = self._failures
             self._preparations += 1
+
         try:
             if comm is not None:
                 self._refuse_superseded()
@@ -246,7 +250,8 @@ class GradientReducer:
             raise
         except BaseException as error:
             with self._lock, torch.no_grad():
-                if self._communicator is not None and self._failures == failures:  # else it is already reported
+                # A failure since then is already reported.
+                if self._communicator is not None and self._failures == failures:
                     self._fail(self._communicator, error)
             raise
         finally:
@@ -328,12 +333,14 @@ class GradientReducer:
             bucket = entry.bucket
             if entry in self._step.ready or (bucket is not None and entry in self._step.open_contents(bucket).local):
                 self._restart(entry)
+
             step, bucket = self._step, entry.bucket
             is_single = self.passes == 1 and not step.passes_left
             if not is_single:
                 passes_left = step.passes_left[entry] = step.passes_left.get(entry, self.passes) - 1
                 if passes_left > 0:
                     return
+
             if bucket is None:
                 step.ready[entry] = entry.find_version()
                 return
@@ -390,6 +397,7 @@ class GradientReducer:
             if self._check is not None:
                 self._check.withdraw()
             self._begin_warm_up(0)
+
         return self._communicator
 
     def _reduce(self, comm: Communicator) -> None:
@@ -397,6 +405,7 @@ class GradientReducer:
         was_overlapped = self._is_overlapped
         negotiation = None
         self._adapt(comm)
+
         with self._completing(comm):
             if self._superseded is None:
                 self._has_changed |= self._tracked.update()
@@ -407,6 +416,7 @@ class GradientReducer:
                 negotiation = self._negotiate(comm)
             elif self._has_changed:
                 self._extend(comm)
+
             self._complete(comm)
             if self._check is not None:
                 self._check.finish(comm)
@@ -417,6 +427,7 @@ class GradientReducer:
                 self._check.count_step()
             for bucket in self._buckets:
                 bucket.install(step.contents[bucket])
+
         has_changed = self._has_changed
         self._has_changed = False
         self._end_step()
@@ -467,7 +478,8 @@ class GradientReducer:
     def _fail(self, comm: Communicator, error: BaseException) -> None:
         """End a failed step, and make the other ranks' step fail."""
         self._failures += 1
-        if not isinstance(error, DeadlockError):  # after a deadlock nothing is pending on any rank
+        # After a deadlock nothing is pending on any rank.
+        if not isinstance(error, DeadlockError):
             self._fail_unsubmitted(comm, error)
         # An interrupt does not wait.
         if isinstance(error, Exception):
@@ -527,10 +539,12 @@ class GradientReducer:
         if takes:
             for bucket in self._buckets:
                 bucket.refuse_changes(self._step.open_contents(bucket))
+
         last = self._submit_rest(comm, takes=takes)
         if last is None:
             return True
         comm.engine.await_response(last)  # first: this sends its request now, so that it runs beside the others
+
         failures = []
         for bucket in self._buckets:
             try:

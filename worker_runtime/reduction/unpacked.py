@@ -171,6 +171,7 @@ class SparseBucket(Bucket[Contents[torch.Tensor]]):
                 device=parameter.device,
                 check_invariants=False,
             )
+
         gradient = gradient.detach()
         if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != dims:
             if gradient.layout is not torch.strided:
