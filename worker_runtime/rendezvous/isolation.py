@@ -55,7 +55,8 @@ def hide() -> None:
     """Remove hvdrun's packages from `sys.modules` if the user has packages of these names."""
     if any(_is_taken(name) for name in NAMES):
         sys.modules.update({f"{_KEPT}{name}": module for name, module in _take_out().items()})
-    for name in sys.modules.keys() & set(NAMES):  # imported before the script's folder was on the search path
+    # Imported before the script's folder was on the search path.
+    for name in sys.modules.keys() & set(NAMES):
         package = sys.modules[name]
         package.__path__ = extend_path(package.__path__, name)
 
