@@ -157,6 +157,7 @@ def run_all() -> int:
     if bootstrap is None:
         sys.stderr.write("worker_runtime.tasks runs only in the workers of hvdrun.run().\n")
         return _WRONG_USE
+
     connect = import_task_client()
     number, answer = 0, None
     while True:
@@ -170,6 +171,7 @@ def run_all() -> int:
                     if answer.failed or answer.leaves_group:
                         leave_job()  # only after the program knows of the failure, before the others do
                 found = tasks.fetch(number, task)
+
             if found is None:
                 return 0
             number = found
@@ -188,6 +190,7 @@ def run(file: IO[bytes], place: Path) -> Answer:
     if orders.begins_anew:
         leave_job()
     answer = make_file()
+
     with _interrupts(signal.default_int_handler):
         try:
             added = add_modules(orders.modules, place)
@@ -204,6 +207,7 @@ def run(file: IO[bytes], place: Path) -> Answer:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()
+
         try:
             cloudpickle.dump(result, answer)
         except Exception as error:  # noqa: BLE001 - the result's own code may raise any error
