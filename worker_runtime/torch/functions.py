@@ -119,6 +119,7 @@ def broadcast_optimizer_state(
             root_outline = outline_state(own)
         if not own["state"]:
             _fill_gradients(plain)
+
     number = call.among.number
     outline = objects.broadcast_object(call.engine, root_outline, root_rank, "outline", number, kind=_STATE, note=note)
     if is_root:
@@ -150,6 +151,7 @@ def _name_values(params: object) -> Iterator[tuple[str, Any]]:
         raise ValueError(  # noqa: TRY004 - Horovod's error
             f"invalid params of type: {type(params).__name__}; give a state_dict, tensors or named tensors"
         )
+
     for index, pair in enumerate(pairs):
         if isinstance(pair, tuple) and len(pair) != _PAIR:
             raise ValueError(f"broadcast_parameters: (name, tensor) pairs were expected, not {len(pair)} values")

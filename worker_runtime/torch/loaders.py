@@ -145,6 +145,7 @@ def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
         return RankSampler(data)
     if not isinstance(data, DataLoader):
         raise DataNotSplitError(f"it is a {type(data).__name__}, not a torch.utils.data.DataLoader", _BY_HAND)
+
     is_elastic = state is not None or read_is_elastic(os.environ)
     if isinstance(data.dataset, IterableDataset):
         return _split_stream(data, data.dataset, is_elastic=is_elastic)
@@ -152,6 +153,7 @@ def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
     if isinstance(sampler, _SPLIT):
         return data
     is_shuffled = _find_shuffling(sampler, data.dataset)
+
     if is_elastic:
         return _split_elastically(data, is_shuffled, seed, state)
     if is_shuffled is None:

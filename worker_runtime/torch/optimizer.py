@@ -192,14 +192,17 @@ def read_names(
     names = [name for name, _ in pairs]
     if not pairs:
         return {}
+
     duplicates = sorted({name for name in names if names.count(name) > 1})
     if duplicates:
         raise ValueError(f"named_parameters has these names more than once: {', '.join(duplicates)}")
+
     named: dict[torch.Tensor, str] = {}
     for name, parameter in pairs:
         if parameter in named:
             raise ValueError(f"named_parameters has one parameter under two names: {named[parameter]} and {name}")
         named[parameter] = name
+
     unnamed = [
         f"parameter {place} of group {number}, of shape {'unknown' if is_lazy(parameter) else list(parameter.shape)}"
         for number, group in enumerate(optimizer.param_groups)
@@ -235,7 +238,8 @@ def read_groups(
     trained = [parameter for _, parameter in parameters if parameter.requires_grad]
     if groups is None:
         return {}
-    if isinstance(groups, SupportsIndex):  # also NumPy's
+    # NumPy's integers are of this kind, too.
+    if isinstance(groups, SupportsIndex):
         count = operator.index(groups)
         if count < 0:
             raise ValueError(f"groups should be a non-negative integer, or lists of parameters; got {groups}")

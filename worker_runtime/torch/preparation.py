@@ -196,6 +196,7 @@ def prepare(
     for known in (getattr(state, "model", None), getattr(state, "optimizer", None)):
         if isinstance(known, torch.nn.Module | torch.optim.Optimizer):
             _check_same(known, model)
+
     init()
     prepared = run_steps(
         model,

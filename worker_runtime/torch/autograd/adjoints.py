@@ -216,6 +216,7 @@ def _share_among_holders(how: Combination, call: Call, gradients: Tensors, saved
         plain = Combination(Reduction.MIN if is_min else Reduction.MAX)
         plain_inputs = [mine.detach() for mine in inputs]
         results = call.engine.run(make_allreduce(call.derive("extremes"), plain_inputs, plain))
+
     holds = [mine == extreme for mine, extreme in zip(inputs, results, strict=True)]
     counts = [is_held.to(torch.int32) for is_held in holds]
     summed = differentiate(call, partial(reduce, SUM), [*gradients, *counts])

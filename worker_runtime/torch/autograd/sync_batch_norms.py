@@ -123,7 +123,8 @@ class SyncNormalize(Function):
         mean, variance = statistics.mean, statistics.variance
         ctx.save_for_backward(x, weight, mean, variance)  # not the result, which a ReLU may overwrite
         ctx.add, ctx.count, ctx.eps = add, statistics.count, eps
-        if not x.numel():  # torch's kernels for CUDA reject an empty batch
+        # The kernels of torch for CUDA reject an empty batch.
+        if not x.numel():
             return torch.empty_like(x)
         scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
         result: torch.Tensor
@@ -140,6 +141,7 @@ class SyncNormalize(Function):
         else:
             scale = weight.to(mean.dtype)
         inverse = torch.rsqrt(variance + ctx.eps)
+
         scale_gradient = shift_gradient = torch.zeros_like(mean)
         if x.numel():
             _, scale_gradient, shift_gradient = torch.ops.aten.native_batch_norm_backward(
@@ -154,6 +156,7 @@ class SyncNormalize(Function):
                 eps=ctx.eps,
                 output_mask=[False, True, True],
             )
+
         result = None
         if ctx.needs_input_grad[0]:
             # In a graph the count is a tensor of float64, in which torch's kernel would not take the quotients.
@@ -166,6 +169,7 @@ class SyncNormalize(Function):
                 )
                 result.addcmul_(gradient, _spread(slope, x))
             result = result.to(x.dtype)
+
         if weight is None:
             return result, None, None, None, None, None
         return result, scale_gradient.to(weight.dtype), shift_gradient.to(weight.dtype), None, None, None
