@@ -81,6 +81,7 @@ class Bootstrap:
         """
         if JOB not in environment:
             return None
+
         try:
             bootstrap = cls(
                 job=environment[JOB],

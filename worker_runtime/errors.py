@@ -148,7 +148,10 @@ class SequencerError(InitializationError):
     Cause: The process was killed.
     Remedy: Look for `Out of memory` in `dmesg` on the host of rank 0.
 
-    has_ended: its host answers, and says that nobody listens there.
+    Args:
+        endpoint: the sequencer's address and port.
+        cause: why it is unreachable.
+        has_ended: its host answers, and says that nobody listens there.
     """
 
     def __init__(self, endpoint: Endpoint, cause: str, *, has_ended: bool = False) -> None:
@@ -491,7 +494,8 @@ class CheckpointError(RuntimeError):
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error
     """A signal to `elastic.run`, not an error: hosts were added or removed. All ranks raise it.
 
-    skip_sync: the state need not be synchronized afterwards, since no worker was added.
+    Args:
+        skip_sync: the state need not be synchronized afterwards, since no worker was added.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:  # noqa: FBT001, FBT002 - Horovod's signature

@@ -1,10 +1,13 @@
-"""What a reader of hvdrun need not unravel: nested conditional expressions, and parameters among attributes."""
+"""What a reader need not unravel: nested conditional expressions, and parameters among attributes."""
 
 import ast
 import re
 
 from tests.house.sources import read_sources
 
+PRODUCT = ("hvdrun", "rendezvous", "worker_runtime")
+# These two are mended next; then this goes.
+UNMENDED = {"worker_runtime/startup/program_end.py", "worker_runtime/coordination/sequencer/stalls.py"}
 ENTRY = re.compile(r"^([a-z_][a-z_0-9, ]*): ", re.MULTILINE)  # one that is not indented, as attributes are listed
 
 
@@ -40,13 +43,13 @@ def list_entries(node: ast.ClassDef) -> set[str]:
 
 
 def test_conditional_expressions_are_not_nested() -> None:
-    nested = {str(path): find_nested(source) for path, source in read_sources("hvdrun")}
-    assert {path for path, lines in nested.items() if lines} == set()
+    nested = {str(path): find_nested(source) for path, source in read_sources(*PRODUCT)}
+    assert {path for path, lines in nested.items() if lines} <= UNMENDED
 
 
 def test_parameters_of_a_constructor_stand_apart_from_attributes() -> None:
-    mixed = {str(path): find_mixed(source) for path, source in read_sources("hvdrun")}
-    assert {path: names for path, names in mixed.items() if names} == {}
+    mixed = {str(path): find_mixed(source) for path, source in read_sources(*PRODUCT)}
+    assert {path: names for path, names in mixed.items() if names and path not in UNMENDED} == {}
 
 
 def test_a_nested_conditional_expression_is_caught() -> None:
