@@ -87,9 +87,10 @@ class Blacklist:
         offered: how many slots the host offers now; 0 for none.
         obstacle: why no worker can run in the slot, which closes it; "" where the next one may.
         """
-        failures = self.count(slot, now, recovery) + 1
+        failures = 1
         if obstacle:
-            failures += recovery.failures_per_slot - 1
+            failures = recovery.failures_per_slot
+        failures += self.count(slot, now, recovery)
         counted = replace(self, slots={**self.slots, slot: SlotFailures(failures, now, obstacle)})
 
         least = recovery.failures_per_slot

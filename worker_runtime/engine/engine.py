@@ -595,9 +595,11 @@ class Engine:
     def _refuse(self, generation: Generation, response: Refused) -> None:
         """Fail a refused operation, and free its name. The caller holds the lock."""
         driver, operation = generation.driver, response.handle.operation
-        error: HorovodInternalError = OperationRefusedError(response.reason)
+        error: HorovodInternalError
         if response.is_deadlock:
             error = DeadlockError(response.reason)
+        else:
+            error = OperationRefusedError(response.reason)
         if isinstance(operation, Failed) and operation.followers and not response.is_deadlock and driver is not None:
             follower, *followers = operation.followers
             follower.followers = followers
