@@ -428,11 +428,7 @@ def _stop(state: State, why: str) -> tuple[State, Effects]:
 def limit_notices(state: State) -> tuple[State, Effects]:
     """Stop workers whose notice has run out; offer a host again some time after its notice."""
     if state.stops_at is not None:
-        if state.clock > state.stops_at:
-            alive = state.alive()
-        else:
-            alive = ()
-        if alive:
+        if state.clock > state.stops_at and (alive := state.alive()):
             return _overrun(state, alive[0].worker), ()
         return state, ()
 

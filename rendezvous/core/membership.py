@@ -166,11 +166,9 @@ def step(state: State, event: Event) -> tuple[State, Effects]:
 
 def _leave_out_cause(state: State, effects: Effects) -> Effects:
     """Leave out the loss of the host that has decided the outcome: Finish explains it."""
-    host = None
-    if state.outcome is not None:
-        host = state.outcome.host
-    if host is None:
+    if state.outcome is None or state.outcome.host is None:
         return effects
+    host = state.outcome.host
     return tuple(
         each for each in effects if not (isinstance(each, Log) and each.level is Level.WARNING and each.host == host)
     )

@@ -154,10 +154,9 @@ def offer_resize(state: State) -> tuple[State, Effects]:
         return state, ()
 
     if not offer.is_empty:
-        if state.gathering_since is None:
+        since = state.gathering_since
+        if since is None:
             since = state.clock
-        else:
-            since = state.gathering_since
         if state.awaited and state.clock - since < state.policy.recovery.gathering_seconds:
             if state.gathering_since != since:
                 return replace(state, gathering_since=since), ()
@@ -239,11 +238,7 @@ def _describe_successes(done: Sequence[int], outcome: Outcome) -> tuple[str, ...
 
 def forget_silent_hosts(state: State) -> tuple[State, Effects]:
     """While the job ends, an agent's lease has run out: its workers have ended, too."""
-    if state.phase is Phase.DRAINING:
-        silent = silent_hosts(state)
-    else:
-        silent = ()
-    if silent:
+    if state.phase is Phase.DRAINING and (silent := silent_hosts(state)):
         return state.with_host_ended(silent[0]), ()
     return state, ()
 
@@ -322,10 +317,9 @@ def _judge(state: State) -> tuple[State, Effects]:
         case AwaitWorkers(reason) if not state.may_reset:
             return replace(state, outcome=exhaust_resets(state.resets, reason, state.first_failure)), ()
         case AwaitWorkers():
-            if state.short_since is None:
+            since = state.short_since
+            if since is None:
                 since = state.clock
-            else:
-                since = state.short_since
             return replace(state.enter(Phase.REFORMING), deadline=None, short_since=since), ()
         case RecoveryDecision() as decision:
             return _publish_next(replace(state, crash_loop=crash_loop), decision, survivors, ranks)
@@ -381,9 +375,9 @@ def _publish_next(
 
 
 def _describe_all(workers: int) -> str:
-    if workers != 1:
-        return f"all {workers} workers have joined"
-    return "the only worker has joined"
+    if workers == 1:
+        return "the only worker has joined"
+    return f"all {workers} workers have joined"
 
 
 def _publish(state: State, decision: RecoveryDecision, composition: Composition, reason: str) -> tuple[State, Effects]:

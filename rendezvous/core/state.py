@@ -339,10 +339,9 @@ class State:
             counts[record.state] += 1
             workers = workers.replace(slot, record)
 
-        if self.waiting_since is None:
+        since = self.waiting_since
+        if since is None:
             since = self.now
-        else:
-            since = self.waiting_since
         return replace(
             self,
             workers=workers,
