@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 
 import worker_runtime.torch as hvd
-from rendezvous.bootstrap import BACKEND, Backend
 from worker_runtime.groups.backends.choice import Features
+from worker_runtime.rendezvous import Backend, read_backend
 
 MARK = "hvdrun-bandwidth "
 BYTES = 64_000_000
@@ -101,7 +101,7 @@ def main() -> None:
     """Measure, and print."""
     hvd.init()
     device = torch.device("cpu")
-    if os.environ.get(BACKEND) == Backend.NCCL:
+    if read_backend(os.environ) is Backend.NCCL:
         device = torch.device("cuda", hvd.local_rank())
         torch.cuda.set_device(device)
 

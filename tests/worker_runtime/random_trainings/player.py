@@ -311,7 +311,11 @@ class Player:
             if not is_second:
                 self._reduce(wrapped)
         # The ranks' scaler unscales in its step what it has not unscaled yet, as after a step that failed.
+<<<<<<< HEAD
         is_due = self._scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY
+=======
+        is_due = self._scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY  # noqa: SLF001 - no public way
+>>>>>>> 8df633fb (Random trainings: a scaler that was not updated after a failed step unscales nothing again)
         if way == "clip and scaler" or (is_second and is_due and not self._is_distributed):
             self._scaler.unscale_(optimizer)
             self._arrive(wrapped, "unscaled", recovers)
