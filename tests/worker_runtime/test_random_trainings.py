@@ -17,6 +17,7 @@ from tests.worker_runtime.random_trainings.model import DTYPES
 from tests.worker_runtime.random_trainings.outcome import ELSEWHERE, NO_SKIP, SUPERSEDED, Outcome
 from tests.worker_runtime.random_trainings.player import expect, play
 from tests.worker_runtime.random_trainings.programs import (
+    ALL,
     AMID,
     BLOCKS,
     GIVEN,
@@ -196,9 +197,12 @@ def test_ranks_train_in_a_story_as_one_process_with_all_their_batches(ranks: Ran
     check(Program(2, 1, clears_by_model=False, operations=STORIES[story], is_elastic=story in RECOVERIES), ranks)
 
 
-def test_a_step_that_failed_has_left_its_gradients_unscaled(ranks: RankPool) -> None:
-    """AdamW cannot step with a wider gradient. The scaler was not updated since, and so unscales nothing again."""
-    operations = (Wrap("AdamW"), Step(0, "scaler"), Step(0, "synchronize"), Step(0, "scaler"))
+def test_ranks_train_after_failed_steps_as_one_process(ranks: RankPool) -> None:
+    """AdamW cannot step with a gradient that is wider than its parameter."""
+    uneven = Backward(0, (frozenset({"hidden"}), frozenset()), is_scaled=True)
+    twice = (Step(0, "scaler"), Step(0, "synchronize"), Step(0, "scaler"))
+    last = (Backward(0, USES, is_scaled=True), Step(0, "clip and scaler"), Clear(ALL), uneven)
+    operations = (Wrap("AdamW"), *twice, *last, Step(0, "clip and scaler"))
     check(Program(2, 1, clears_by_model=False, operations=operations, widened=frozenset({"weight"})), ranks)
 
 

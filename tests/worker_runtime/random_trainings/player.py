@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.amp.grad_scaler import OptState
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.random_trainings.gradients import Gradients
@@ -108,6 +107,7 @@ class Player:
                 self._outcome.failures[number] = f"{type(error).__name__}: {error}"
                 if isinstance(operation, Step | Closure):  # of other failures its optimizer has not heard
                     self._find(operation.optimizer).begin()
+                self._scaler._per_optimizer_states.clear()  # a step that failed was not followed by update()
                 self._clear()
             flat = torch.nn.utils.parameters_to_vector(self.model[name].detach().double() for name in PARAMETERS)
             self._outcome.parameters.append(flat)
@@ -310,13 +310,7 @@ class Player:
             self._refuse_superseded(wrapped)
             if not is_second:
                 self._reduce(wrapped)
-        # The ranks' scaler unscales in its step what it has not unscaled yet, as after a step that failed.
-<<<<<<< HEAD
-        is_due = self._scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY
-=======
-        is_due = self._scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY  # noqa: SLF001 - no public way
->>>>>>> 8df633fb (Random trainings: a scaler that was not updated after a failed step unscales nothing again)
-        if way == "clip and scaler" or (is_second and is_due and not self._is_distributed):
+        if way == "clip and scaler" or (is_second and not self._is_distributed):
             self._scaler.unscale_(optimizer)
             self._arrive(wrapped, "unscaled", recovers)
         if way == "clip and scaler":
