@@ -25,6 +25,8 @@ LEASE = "HVD_LEASE"
 LATE = "HVD_LATE"  # "1" or not set
 HOROVOD_SHIM = "HVD_HOROVOD_SHIM"  # what `import horovod` means; set by the launcher for all workers
 CHECKPOINT = "HVD_CHECKPOINT"  # the folder of the job's checkpoints; set by the launcher, or by the user of another
+TIMELINE = "HOROVOD_TIMELINE"  # the file, or DYNAMIC: the program calls start_timeline()
+TIMELINE_MARK_CYCLES = "HOROVOD_TIMELINE_MARK_CYCLES"
 BACKEND = "HVD_BACKEND"  # what moves tensors; set by the launcher, or by the user of another launcher
 
 

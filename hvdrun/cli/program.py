@@ -55,6 +55,12 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
             return print_text(answer_shell(instruction, words))
         if words[:1] == ["doctor"]:
             return examine_hosts(words[1:])
+        if words[:1] == ["timeline"]:
+            from hvdrun.timeline.program import read_request as read_reading  # noqa: PLC0415 - a job does without it
+            from hvdrun.timeline.program import run as read_timeline  # noqa: PLC0415 - a job does without it
+
+            reading = read_reading(words[1:])
+            return print_text(reading if isinstance(reading, str) else read_timeline(reading))
         if words[:1] in (["agent"], ["token"]):
             return run_own_program(words[0], words[1:])
         if options == words:

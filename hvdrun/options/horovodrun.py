@@ -40,7 +40,6 @@ _LEVEL = Kind(Level, "LEVEL", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL")
 _NO_THREAD = "there is no background thread to tune; gradients are averaged while backward() runs"
 _NO_ALGORITHM = "gloo and NCCL choose how they reduce"
 _NO_MPI = "there is no MPI underneath, the workers talk through gloo or NCCL"
-_NO_TIMELINE = "timelines are not recorded; torch.profiler shows the collectives"
 _NO_TIMES = "the runtime's lines carry no time; -prefix-timestamp shows when each line came"
 _NO_AFFINITY = "hvdrun --bind-to core, socket or numa binds workers to CPUs"
 _STREAMS = "torch chooses the streams of NCCL"
@@ -92,8 +91,9 @@ OPTIONS: tuple[ForeignOption, ...] = (
     same("--elastic-timeout"),
     same("--reset-limit"),
     same("--blacklist-cooldown-range"),
-    ignored("--timeline-filename", _NO_TIMELINE, TEXT),
-    *_ignored_pair("timeline-mark-cycles", _NO_TIMELINE),
+    _variable("--timeline-filename", "HOROVOD_TIMELINE={}", TEXT),
+    _variable("--timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES=1", group="timeline-mark-cycles"),
+    _variable("--no-timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES=0", group="timeline-mark-cycles"),
     _variable("--no-stall-check", "HOROVOD_STALL_CHECK_DISABLE=1", group="stall-check"),
     _variable("--stall-check", "HOROVOD_STALL_CHECK_DISABLE=0", group="stall-check"),
     _variable("--stall-check-warning-time-seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS={}", INTEGER),

@@ -1,4 +1,4 @@
-"""The command lines of hvdrun's other programs: `hvdrun agent`, `hvdrun token` and `hvdrun doctor`."""
+"""The command lines of hvdrun's other programs: `hvdrun agent`, `hvdrun token`, `hvdrun doctor` and others."""
 
 import socket
 from collections.abc import Sequence
@@ -132,6 +132,13 @@ DOCTOR = Program(
         ),
         _HELP,
     ),
+)
+TIMELINE = Program(
+    "hvdrun timeline",
+    "Read the timeline of a job (hvdrun --timeline FILE), with all its parts: for which ranks the others waited, and "
+    "which collectives took longest.",
+    (Option("--json", "json", "Print what was found as JSON."), _HELP),
+    Option("FILE", "file", "The file that the job has written.", replace(FILE, example="")),
 )
 TOKEN = Program(
     "hvdrun token",

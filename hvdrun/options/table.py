@@ -118,6 +118,14 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             environment=BACKEND,
         ),
         Option(
+            "--timeline",
+            "timeline",
+            "Rank 0 records in this file when each rank asked for each collective, and how long it ran. Perfetto opens "
+            "it (ui.perfetto.dev), and hvdrun timeline FILE names who waited for whom.",
+            Kind(str, "FILE", "a file", "timeline.json"),
+        ),
+        Option("--timeline-mark-cycles", "timeline_mark_cycles", "Mark there when collectives were released."),
+        Option(
             "--horovod-shim",
             "horovod_shim",
             "What `import horovod` imports in the workers: with auto, Horovod if their Python has it, else "

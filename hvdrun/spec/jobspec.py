@@ -12,7 +12,14 @@ from hvdrun.spec.environment import ELASTIC
 from hvdrun.spec.limits import Limits
 from hvdrun.spec.mapping import take_slots
 from hvdrun.spec.remote import Remote
-from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend, torch_job_environment
+from rendezvous.bootstrap import (
+    BACKEND,
+    CHECKPOINT,
+    TIMELINE,
+    TIMELINE_MARK_CYCLES,
+    Backend,
+    torch_job_environment,
+)
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.scheduling import place
 from rendezvous.wire.orders import WorkerOptions
@@ -33,6 +40,8 @@ class Workers:
     prefork: workers may be forked from a process that has imported torch.
     backend: the communication backend of the workers; None for the default of their torch.
     checkpoint: the folder of the job's checkpoints, an absolute path; None for none.
+    timeline: the file in which rank 0 records its timeline; None for none.
+    timeline_mark_cycles: with marks of releases.
     horovod_shim: what `import horovod` imports in the workers.
 
     Raises:
@@ -49,6 +58,8 @@ class Workers:
     prefork: bool = True
     backend: Backend | None = None
     checkpoint: Path | None = None
+    timeline: str | None = None
+    timeline_mark_cycles: bool = False
     horovod_shim: ShimMode = ShimMode.AUTO
 
     def __post_init__(self) -> None:
@@ -184,7 +195,12 @@ class JobSpec:
     def variables(self) -> Mapping[bytes, bytes]:
         """What the workers of all hosts are to have, whatever else is in their environment."""
         workers = self.workers
-        named = ((BACKEND, workers.backend), (CHECKPOINT, workers.checkpoint))
+        named = (
+            (BACKEND, workers.backend),
+            (CHECKPOINT, workers.checkpoint),
+            (TIMELINE, workers.timeline),
+            (TIMELINE_MARK_CYCLES, "1" if workers.timeline_mark_cycles else None),
+        )
         chosen = {os.fsencode(name): os.fsencode(value) for name, value in named if value is not None}
         elasticity = self.limits.elasticity
         limit: int | None = 0

@@ -3,9 +3,11 @@
 hvdrun compiles nothing: a backend is "built" where the installed torch has it. Gloo is always there, MPI never.
 """
 
+import logging
 import os
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,10 +18,14 @@ from worker_runtime.collectives.untraced import untraced
 from worker_runtime.errors import MpiWorldError, NotInitializedError
 from worker_runtime.membership.launchers import join_mpi_world
 from worker_runtime.membership.runtime import RUNTIME
+from worker_runtime.rendezvous import TIMELINE, TIMELINE_MARK_CYCLES
 
 __all__ = ["ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "gloo_built", "gloo_enabled", "init"]
 __all__ += ["is_initialized", "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported"]
 __all__ += ["nccl_built", "rank", "rocm_built", "shutdown", "size", "start_timeline", "stop_timeline", "stopping"]
+
+_LOG = logging.getLogger("hvd")
+_DYNAMIC = "DYNAMIC"  # in place of a file: the program calls start_timeline()
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
@@ -56,6 +62,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     if comm is not None:
         ranks = read_ranks("init(comm=...)", comm)
     RUNTIME.init()
+    _start_wanted_timeline()
     size = RUNTIME.engine.size
     if ranks and ranks != tuple(range(size)):
         RUNTIME.shutdown()
@@ -169,32 +176,45 @@ def _read_process_sets(process_sets: Iterable[ProcessSet] | str | None) -> list[
     return sets
 
 
-def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
-    """Raise NotImplementedError: hvdrun writes no timelines. Use `torch.profiler` instead.
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Record a timeline: when each rank asked for each operation, and how long it ran on rank 0.
+
+    Rank 0 writes the file, 0.1 s after each event at the latest; call this on all ranks, since another one may become
+    rank 0 later. The file is an array of Chrome's trace events, which Perfetto and chrome://tracing open. It is
+    complete at every moment. A timeline that is being recorded ends. A file of this job is not overwritten: the next
+    one is FILE.1. (Horovod wants HOROVOD_TIMELINE=DYNAMIC to be set before `init()`; here that is not needed.)
 
     Args:
-        file_path: the file that Horovod would write.
-        mark_cycles: whether Horovod would mark the cycles of its background thread.
+        file_path: the file; a relative path is one of the present working directory.
+        mark_cycles: mark each time at which the sequencer has released operations.
 
     Raises:
         ValueError: Horovod has not been initialized.
-        NotImplementedError: always otherwise.
+        OSError: rank 0 cannot write the file.
     """
-    del mark_cycles
-    RUNTIME.assignment  # noqa: B018 - raises unless initialised
-    raise NotImplementedError(
-        f"start_timeline({file_path!r}): timelines are not supported; remove the call, and use torch.profiler to see "
-        "what takes time"
-    )
+    RUNTIME.start_timeline(Path(file_path), mark_cycles=mark_cycles)
 
 
 def stop_timeline() -> None:
-    """Do nothing, as Horovod does when no timeline is being written.
+    """Complete the timeline's file, and record no longer. Does nothing where no timeline is recorded.
 
     Raises:
         ValueError: Horovod has not been initialized.
     """
-    RUNTIME.assignment  # noqa: B018 - raises unless initialised
+    RUNTIME.stop_timeline()
+
+
+def _start_wanted_timeline() -> None:
+    """Record the timeline that HOROVOD_TIMELINE names; where that cannot be written, warn and do without it."""
+    path, mark_cycles = os.environ.get(TIMELINE, ""), os.environ.get(TIMELINE_MARK_CYCLES, "")
+    if not path or path.upper() == _DYNAMIC:
+        return
+    try:
+        # A number other than 0 asks for marks, as in Horovod.
+        RUNTIME.start_timeline(Path(path), mark_cycles=mark_cycles.isdecimal() and int(mark_cycles) > 0)
+    except OSError as error:
+        reason = f"{path} (HOROVOD_TIMELINE, --timeline) cannot be written: {error.strerror}"
+        _LOG.warning("no timeline is recorded: %s", reason)
 
 
 @untraced

@@ -15,11 +15,12 @@ from queue import Empty, SimpleQueue
 
 from worker_runtime.coordination.background import Background
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.messages import Ended, Neutral, ReceivedResponse, Refused, StopNoticed, split
+from worker_runtime.coordination.messages import Arrived, Ended, Neutral, ReceivedResponse, Refused, StopNoticed, split
 from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.wire import (
     Farewell,
     Frame,
+    decode_arrivals,
     decode_index,
     decode_neutral,
     decode_numbered,
@@ -116,6 +117,14 @@ class Driver:
             if self._is_closed:
                 return
             self._link.queue.put(Frame.DEPARTED, encode_number(rank))
+        self._flush()
+
+    def record(self, *, is_on: bool) -> None:
+        """Ask the sequencer for the times of all ranks' requests, or for no more; for rank 0."""
+        with self._sending:
+            if self._is_closed:
+                return
+            self._link.queue.put(Frame.RECORD, bytes([is_on]))
         self._flush()
 
     def progress(self) -> None:
@@ -320,6 +329,8 @@ class Driver:
                 self._end(str(body, "utf-8"))
             case Frame.STALL:
                 _LOG.warning(str(body, "utf-8"))
+            case Frame.ARRIVALS:
+                carry_out(Arrived(list(decode_arrivals(body))))
             case Frame.STOPPING:
                 carry_out(StopNoticed(decode_index(body)))
             case _:

@@ -240,6 +240,15 @@ class StopNoticed(NamedTuple):
     index: int  # type: ignore[assignment]  # it hides the method of tuples
 
 
+class Arrived(NamedTuple):
+    """When the ranks had asked for operations that are released now; only to a rank 0 that records.
+
+    parts: see `wire.decode_arrivals`.
+    """
+
+    parts: Sequence[tuple[int, str, Kind, float, Sequence[tuple[int, float]]]]
+
+
 class Ended(NamedTuple):
     """The conversation has ended.
 
@@ -250,7 +259,7 @@ class Ended(NamedTuple):
     fault: Exception | None = None
 
 
-ReceivedResponse: TypeAlias = Answered | Neutral | Refused | StopNoticed | Ended
+ReceivedResponse: TypeAlias = Answered | Neutral | Refused | StopNoticed | Arrived | Ended
 
 
 def split(

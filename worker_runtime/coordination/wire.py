@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, Self
@@ -69,6 +69,7 @@ encode_number = _NUMBER.pack  # the number of a request
 _BLOCKED = struct.Struct("<IB")
 _INDEX = struct.Struct("<Q")
 encode_index = _INDEX.pack  # of a release
+_ARRIVALS = struct.Struct("<IBHId")  # set, kind, bytes of the name, ranks, release
 
 
 class Frame(IntEnum):
@@ -82,6 +83,7 @@ class Frame(IntEnum):
     EXIT = 10  # the process ends: like END if its exit code is 0 (see DEPARTED), else it is lost
     DEPARTED = 11  # a rank whose process has exited with 0, as reported by the rendezvous to the sender
     HALT = 6  # release nothing more; the reason, which is sent to all ranks after earlier releases
+    RECORD = 13  # from rank 0: send it ARRIVALS (1), or no longer (0)
     SETTINGS = 12  # rank 0's first frame: Horovod's variables of its program
 
     RELEASES = 16  # releases of requests of this rank, in the order of their indices
@@ -90,6 +92,7 @@ class Frame(IntEnum):
     FAILURE = 19  # the reason why nothing more will be released
     STALL = 20  # a warning for the user
     DEADLOCK = 21  # like REFUSAL: every rank waits for another, and all pending requests are refused
+    ARRIVALS = 24  # to a rank 0 that records: when the ranks had asked for released operations
     STOPPING = 23  # the job has received a stop notice: it takes effect before the release of this index
 
 
@@ -428,6 +431,34 @@ def decode_blocked(body: memoryview) -> tuple[int, bool]:
         raise ProtocolError("a request's number and a truth value were expected")
     number, is_blocked = _BLOCKED.unpack(body)
     return number, bool(is_blocked)
+
+
+def encode_arrivals(release: Release, released: float, asked: Iterable[tuple[int, float]]) -> bytes:
+    """A part of ARRIVALS.
+
+    Args:
+        release: the release.
+        released: when it was decided, in seconds of the monotonic clock of the sequencer's host.
+        asked: ranks, and the times at which the sequencer had their requests.
+    """
+    request = release.request
+    name = request.name.encode()
+    pairs = [number for pair in asked for number in pair]
+    head = _ARRIVALS.pack(request.process_set, request.signature.kind, len(name), len(pairs) // 2, released)
+    return head + name + struct.pack("<" + "Id" * (len(pairs) // 2), *pairs)
+
+
+def decode_arrivals(body: memoryview) -> Iterator[tuple[int, str, Kind, float, list[tuple[int, float]]]]:
+    """The parts of ARRIVALS: the set, the name and the kind of an operation, its release, and the ranks' requests."""
+    offset = 0
+    while offset < len(body):
+        process_set, kind, name_bytes, count, released = _ARRIVALS.unpack_from(body, offset)
+        start = offset + _ARRIVALS.size
+        end = start + name_bytes
+        numbers = struct.unpack_from("<" + "Id" * count, body, end)
+        offset = end + struct.calcsize("<Id") * count
+        pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
+        yield process_set, str(body[start:end], "utf-8"), Kind(kind), released, pairs
 
 
 def _prove(key: bytes, role: bytes, greeting: Greeting, challenge: bytes) -> bytes:

@@ -23,7 +23,15 @@ from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.group import Group, connect
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.messages import Answered, Ended, Neutral, ReceivedResponse, Refused, StopNoticed
+from worker_runtime.coordination.messages import (
+    Answered,
+    Arrived,
+    Ended,
+    Neutral,
+    ReceivedResponse,
+    Refused,
+    StopNoticed,
+)
 from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Reduction, Release
 from worker_runtime.coordination.wire import Farewell, Frame
@@ -31,6 +39,7 @@ from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
 from worker_runtime.engine.in_flight import InFlight, Steps
 from worker_runtime.engine.losses import Fail, LossPolicy, Retry
+from worker_runtime.engine.operation_recorder import OperationRecorder
 from worker_runtime.engine.process_sets import Names, ProcessSets
 from worker_runtime.errors import (
     DeadlockError,
@@ -49,6 +58,8 @@ from worker_runtime.groups.torch_groups import FailedWork, Work, await_works, de
 from worker_runtime.rendezvous import DEFAULT_LEASE_SECONDS, limit_silence
 
 ResultT = TypeVar("ResultT")
+
+OpenRecorder = Callable[[], OperationRecorder | None]  # creates it, for rank 0; None if it cannot be written
 
 # Creates the error of an operation that will run in no generation, from its title.
 MakeError = Callable[[str], Exception]
@@ -140,6 +151,7 @@ class Engine:
         self.rank, self.size, self.generation = self.current.rank, self.current.size, self.current.number
         self.steps = Steps(self.rank, self.size)
         self.in_flight = InFlight(self.steps, self.retry)
+        self._open_recorder: OpenRecorder | None = None  # while a timeline is to be recorded
         if group is not None and link is not None:
             self.connect_current(group, link)
 
@@ -171,6 +183,29 @@ class Engine:
         """Give the present generation its connections, so that operations can run."""
         generation = self.current
         generation.connect(group, link, partial(self._carry_out, generation), self.askers, self._silence_seconds)
+        if self._open_recorder is not None:
+            self._record()
+
+    def record(self, open_recorder: OpenRecorder | None) -> None:
+        """Record a timeline from now on, in each generation in which this worker is rank 0; None: no longer.
+
+        Raises:
+            OSError: the timeline cannot be written.
+        """
+        self._open_recorder = open_recorder
+        self._record()
+
+    def _record(self) -> None:
+        open_recorder, in_flight = self._open_recorder, self.in_flight
+        is_on = open_recorder is not None and self.rank == 0
+        if not is_on:
+            in_flight.recorder = None
+        elif open_recorder is not None and in_flight.recorder is None:
+            in_flight.recorder = open_recorder()
+        if in_flight.recorder is not None:
+            in_flight.recorder.note(f"generation {self.generation}: {self.size} rank{'s' * (self.size > 1)}")
+        if self.current.driver is not None and self.rank == 0:
+            self.current.driver.record(is_on=is_on)
 
     @property
     def process_sets(self) -> ProcessSets:
@@ -464,6 +499,8 @@ class Engine:
         if request.signature.kind is Kind.JOIN:
             self._names.count_join()
         payload = memoryview(operation.payload if request.signature.payload_dtype else b"")
+        if self.in_flight.recorder is not None:
+            self.in_flight.recorder.note_alone(release, self.rank)
         self.in_flight.release(handle, release, (), payload, self.current)
 
     def close(self, *, end: str = "") -> None:
@@ -518,6 +555,7 @@ class Engine:
     def abandon(self) -> None:
         """Forget the group in a forked child: its threads and connections belong to the parent."""
         self.is_closed = self._is_forked = True
+        self._open_recorder = self.in_flight.recorder = None
         self.in_flight.renew_lock()
         for handle in self.in_flight:
             self.current.keep(handle.works)
@@ -526,7 +564,7 @@ class Engine:
 
     # The sequencer's responses, in the thread that drives the connection.
 
-    def _carry_out(self, generation: Generation, response: ReceivedResponse) -> None:
+    def _carry_out(self, generation: Generation, response: ReceivedResponse) -> None:  # noqa: C901 - a case for each
         match response:
             case Answered():
                 generation.seen = response.releases[-1].index
@@ -543,6 +581,9 @@ class Engine:
                         self._refuse(generation, response)
             case StopNoticed():
                 generation.stops_from = response.index
+            case Arrived():
+                if self.in_flight.recorder is not None:
+                    self.in_flight.recorder.note_arrivals(response)
             case Ended(reason, fault):
                 self._give_up(generation, reason, fault)
 

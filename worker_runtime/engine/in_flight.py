@@ -14,6 +14,7 @@ from worker_runtime.coordination.operation import Handle, Operation, State
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Release
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import Retry, runs_with_step
+from worker_runtime.engine.operation_recorder import OperationRecorder
 from worker_runtime.groups.torch_groups import Work, end_before
 
 
@@ -70,11 +71,13 @@ class InFlight:
     handles: the handles by set and name.
     lock: held when an operation completes, and when the generation changes.
     changed: notified when a handle or the generation may have changed.
+    recorder: notes when operations begin and end, while a timeline is recorded.
     """
 
     def __init__(self, steps: Steps, retry: Retry | None) -> None:
         self._steps = steps
         self._retry = retry
+        self.recorder: OperationRecorder | None = None
         self.handles: dict[tuple[int, str], Handle[Any]] = {}
         self.renew_lock()
 
@@ -113,6 +116,8 @@ class InFlight:
         with self.lock:
             if not generation.is_over:
                 handle.begin(release, works, payload)
+                if self.recorder is not None:
+                    self.recorder.note_start(release, works)
 
     def finish_together(
         self, response: Answered, unpack: Callable[[], Sequence[object] | None], generation: Generation
@@ -194,6 +199,8 @@ class InFlight:
 
     def note_end(self, handle: Handle[Any], release: Release, generation: Generation) -> None:
         """Note that an operation is done, once. The caller holds the lock."""
+        if self.recorder is not None:
+            self.recorder.note_end(release)
         if not self.forget(handle) or self._retry is None:
             return
         operation = handle.operation

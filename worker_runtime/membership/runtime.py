@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_runtime.coordination.group import form
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Fail
+from worker_runtime.engine.operation_recorder import OperationRecorder
 from worker_runtime.errors import InitializationError, NotInitializedError
-from worker_runtime.groups.backends.choice import Choice, Features, choose
+from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice, Features, choose
 from worker_runtime.membership.agent_watch import AgentWatch, FailureNotice, StopNotice
 from worker_runtime.membership.children import check_mark, place_below, remove_mark, set_mark
 from worker_runtime.membership.foreign import ForeignJob, join_job, open_job
@@ -25,6 +27,7 @@ from worker_runtime.membership.launchers import World, find_world
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.membership.recovery import Recovery
 from worker_runtime.rendezvous import (
+    JOB,
     Assignment,
     Bootstrap,
     JoinReason,
@@ -41,6 +44,7 @@ from worker_runtime.rendezvous import (
 )
 from worker_runtime.startup import mpi_notice
 from worker_runtime.startup.program_end import describe_end, shorten_tracebacks
+from worker_runtime.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
@@ -75,6 +79,8 @@ class Runtime:
         self.recovery: Recovery | None = None  # in an elastic job
         self._late: tuple[Bootstrap, Choice] | None = None  # until this worker joins a job that already trains
         self.uses_checkpoints = False  # the training function looks for them, and saves after a stop notice
+        self._choice = GLOO_ALONE
+        self._timeline = Timeline()
         self.is_forked = False  # from the process that has joined: only ranks and sizes are known here
         self._failure_notice = FailureNotice(
             connect, lambda: self.world is not None and self.world.engine.has_failed, self._name_departed
@@ -113,7 +119,8 @@ class Runtime:
             except RendezvousError as error:
                 raise _explain(error) from None
 
-            self.world, self.is_forked = _World(assignment, engine), False
+            self._choice, self.is_forked = choice, False
+            self._enter(_World(assignment, engine))
             if bootstrap is not None and is_elastic:
                 forget_world(os.environ)
             place_below(None if bootstrap is None else bootstrap.socket.parent)
@@ -155,7 +162,7 @@ class Runtime:
                 assignment, engine, decision = recovery.enter(reason, error)
             except RendezvousError as rejection:
                 raise _explain(rejection) from None
-            self.world = _World(assignment, engine)
+            self._enter(_World(assignment, engine))
             return decision
 
     @property
@@ -181,7 +188,7 @@ class Runtime:
             if world is not None:
                 world.engine.close()
             try:
-                self.world = _World(*self._join_elastic(*late))
+                self._enter(_World(*self._join_elastic(*late)))
             except RendezvousError as error:
                 raise _explain(error) from None
             return True
@@ -204,6 +211,7 @@ class Runtime:
         if world is not None and not is_forked:
             world.engine.close(end=end)
             remove_mark(os.environ)
+            self._timeline.stop()
         self._close_recovery()
 
     @property
@@ -237,6 +245,42 @@ class Runtime:
             elif not engine.steps.has_stepped:
                 engine.steps.is_stopping = engine.ask_for_notice()
         return engine.steps.is_stopping
+
+    def start_timeline(self, path: Path, *, mark_cycles: bool) -> None:
+        """Record a timeline from now on, in the present process of rank 0; ends another one.
+
+        Raises:
+            NotInitializedError: there is no job.
+            OSError: this process is rank 0, and cannot write the file.
+        """
+        engine = self.engine
+        self.stop_timeline()
+        job = os.environ.get(JOB) or f"{os.uname().nodename}-{os.getpid()}"
+        self._timeline.start(path, job, mark_cycles=mark_cycles)
+        try:
+            engine.record(self._open_recorder)
+        except OSError:
+            self._timeline.stop()
+            raise
+
+    def stop_timeline(self) -> None:
+        """Record no longer. Does nothing where no timeline is recorded.
+
+        Raises:
+            NotInitializedError: there is no job.
+        """
+        self.engine.record(None)
+        self._timeline.stop()
+
+    def _open_recorder(self) -> OperationRecorder:
+        choice = self._choice
+        return OperationRecorder(self._timeline.open(), lambda device: choice.of(device).value)
+
+    def _enter(self, world: _World) -> None:
+        """Be a member; a timeline continues."""
+        self.world = world
+        if self._timeline.is_wanted:
+            world.engine.record(self._open_recorder)
 
     def _require(self) -> _World:
         world = self.world
@@ -322,6 +366,7 @@ class Runtime:
     def _abandon(self) -> None:
         """Abandon the parent's connections in a forked child, which is not a member of the job."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
+        self._timeline = Timeline()
         self._failure_notice.prepare(None)
         self.stop_notice.prepare(None)
         if self.recovery is not None:

@@ -33,6 +33,8 @@ def test_no_flag_stands_twice_and_an_option_of_hvdrun_has_the_same_flags() -> No
         ("--output-filename d --config-file c", {"output_folder": "d", "config_file": "c"}),
         ("--no-stall-check", {"forwarded": ("HOROVOD_STALL_CHECK_DISABLE=1",)}),
         ("--stall-check-warning 9 --tcp", {"forwarded": ("HOROVOD_STALL_CHECK_TIME_SECONDS=9", "NCCL_IB_DISABLE=1")}),
+        ("--timeline-f t", {"forwarded": ("HOROVOD_TIMELINE=t",)}),
+        ("--timeline-mark-cycles", {"forwarded": ("HOROVOD_TIMELINE_MARK_CYCLES=1",)}),
         ("--log-level DEBUG", {"verbose": True}),
         ("--log-level ERROR --gloo --disable-cache", {}),
     ],
@@ -44,14 +46,13 @@ def test_an_option_of_horovodrun_gives_the_value_of_hvdruns_option(words: str, g
 
 
 def test_options_without_an_effect_get_one_remark_for_each_reason() -> None:
-    words = "--cycle-time-ms 3.5 --autotune --cycle-time 4 --mpi --hierarchical-allreduce --mpi-args=-x --timeline-f t"
+    words = "--cycle-time-ms 3.5 --autotune --cycle-time 4 --mpi --hierarchical-allreduce --mpi-args=-x"
     meant = translate(parse(words.split())[0])
     assert meant.given == {}
     assert [remark.partition(":")[0] for remark in meant.remarks] == [
         "--cycle-time-ms, --autotune have no effect",
         "--mpi, --mpi-args have no effect",
         "--hierarchical-allreduce has no effect",
-        "--timeline-filename has no effect",
     ]
 
 

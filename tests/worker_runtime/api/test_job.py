@@ -187,13 +187,10 @@ def test_the_version_of_nccl_is_one_number(
     assert basics.nccl_built() == expected
 
 
-def test_mpi_threads_and_timelines_are_not_supported(ranks: RankPool) -> None:
+def test_mpi_threads_are_not_supported(ranks: RankPool) -> None:
     def body() -> object:
         with pytest.raises(ValueError, match="MPI is not enabled"):
             basics.mpi_threads_supported()
-        with pytest.raises(NotImplementedError, match=r"start_timeline\('t\.json'\): timelines are not supported"):
-            start_timeline("t.json", mark_cycles=True)
-        stop_timeline()
 
     ranks.run(body, size=1)
 

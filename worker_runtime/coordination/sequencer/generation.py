@@ -10,7 +10,7 @@ guess and no time limit is needed.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from worker_runtime.coordination.ordering.ordering import IllegalRequestError, Ordering, PendingSummary
@@ -38,11 +38,13 @@ from worker_runtime.coordination.wire import (
     decode_number,
     decode_requests,
     decode_settings,
+    encode_arrivals,
     encode_neutral,
 )
 
 _MAX_REASON_BYTES = 500
 _ENDED = "ended without an error"  # with 0, or with 75 after a stop notice
+_OF_RANK_0 = (Frame.SETTINGS, Frame.RECORD)
 _GOODBYES = (Frame.LEAVE, Frame.END, Frame.EXIT)
 
 
@@ -71,6 +73,7 @@ class Generation:
         self._responses: list[tuple[Response, list[Entry]]] = []  # with the answered requests, for `settle`
         self._failure = ""
         self._stopping: Stopping | None = None  # after a stop notice
+        self._is_recorded = False  # rank 0 records a timeline
         self.store = KeyStore()
 
     def may_come(self, rank: int) -> bool:
@@ -162,8 +165,8 @@ class Generation:
             member.learn_signature(memoryview(data)[start:end], self._signatures)
         elif kind == Frame.BLOCKED:
             self._block(member, *decode_blocked(memoryview(data)[start:end]))
-        elif kind == Frame.SETTINGS:
-            self._set(member, decode_settings(memoryview(data)[start:end]))
+        elif kind in _OF_RANK_0:
+            self._set(member, kind, memoryview(data)[start:end])
         elif kind == Frame.HALT:
             self._note([Failure(data[start : min(end, start + _MAX_REASON_BYTES)].decode(errors="replace"))])
         elif kind in _GOODBYES:
@@ -179,11 +182,14 @@ class Generation:
         if kind == Frame.LEAVE:
             self._part(member, member.farewell)
 
-    def _set(self, member: Member, environment: Mapping[str, str]) -> None:
+    def _set(self, member: Member, kind: int, body: memoryview) -> None:
         """Use rank 0's settings from now on, also for pending requests; rank 0 prints warnings about wrong values."""
         if member.rank != 0:
             raise ProtocolError("settings came from another rank than 0")
-        for remark in self._settings.read(environment):
+        if kind == Frame.RECORD:
+            self._is_recorded = bool(body and body[0])
+            return
+        for remark in self._settings.read(decode_settings(body)):
             member.put(Frame.STALL, remark.encode(errors="backslashreplace"))
         member.flush()
         self._clock = StallClock(self._settings.limits)
@@ -284,6 +290,9 @@ class Generation:
         payloads = iter(combine(released))
         if released:
             self._released_at = time.monotonic()
+            if self._is_recorded and 0 in self._members:
+                self._members[0].put(Frame.ARRIVALS, self._encode_arrivals(released))
+                touched.add(0)
         run: ReleaseRange | None = None
         for response, asked in responses:
             if isinstance(response, Release):
@@ -300,6 +309,12 @@ class Generation:
                         self._members[rank].put(kind, body)
         self._put_run(run, touched)
         return touched
+
+    def _encode_arrivals(self, released: Sequence[tuple[Release, list[Entry]]]) -> bytes:
+        return b"".join(
+            encode_arrivals(release, self._released_at, ((rank, when) for rank, _, _, when in asked))
+            for release, asked in released
+        )
 
     def _put_run(self, run: ReleaseRange | None, touched: set[int]) -> None:
         if run is None:

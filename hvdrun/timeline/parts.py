@@ -1,0 +1,61 @@
+"""Reads the events of a timeline, of all its parts, one at a time; also where the end of a part is cut off."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hvdrun.errors import UsageError
+from hvdrun.startup.paths import open_regular
+
+_LARGEST_LINE = 1 << 20
+
+
+def list_parts(path: Path) -> list[Path]:
+    """The parts of the job whose timeline begins in this file, in order.
+
+    Raises:
+        UsageError: it is no timeline, or cannot be read.
+    """
+    job = _find_job(path)
+    if job is None:
+        raise UsageError(f"{str(path)!r} is no timeline: give a file that hvdrun --timeline has written.")
+    parts: list[tuple[int, Path]] = []
+    for other in path.parent.glob(f"{_escape(path.name)}.*"):
+        number = other.name.removeprefix(f"{path.name}.")
+        if number.isdecimal() and _find_job(other) == job:
+            parts.append((int(number), other))
+    return [path, *(other for _, other in sorted(parts))]
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of one part. Each is a line.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        with open_regular(path) as file:
+            while line := file.readline(_LARGEST_LINE):
+                try:
+                    event = json.loads(line.decode(errors="replace").strip().strip("[],"))
+                except ValueError:  # the brackets, or the end of a file whose writer was killed
+                    continue
+                if isinstance(event, dict):
+                    yield event
+    except OSError as error:
+        raise UsageError(f"the timeline {str(path)!r} cannot be read: {error.strerror}.") from None
+
+
+def _find_job(path: Path) -> str | None:
+    for event in read_events(path):
+        arguments = event.get("args")
+        if isinstance(arguments, dict) and "start_time_since_epoch_in_micros" in arguments:
+            return str(arguments.get("job", ""))
+        return None
+    return None
+
+
+def _escape(name: str) -> str:
+    """A name as a pattern of `glob`."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -1,0 +1,44 @@
+"""Which timeline this process is to write, wherever it is rank 0, and the recorder that writes it."""
+
+from pathlib import Path
+
+from worker_runtime.timeline.recorder import Recorder
+
+
+class Timeline:
+    """The timeline of one process.
+
+    is_wanted: it was started, and not stopped.
+    """
+
+    def __init__(self) -> None:
+        self.is_wanted = False
+        self._path = Path()
+        self._job = ""
+        self._mark_cycles = False
+        self._recorder: Recorder | None = None
+
+    def start(self, path: Path, job: str, *, mark_cycles: bool) -> None:
+        """Want a timeline in this file; see `Recorder`."""
+        self.stop()
+        self._path = Path.cwd() / path
+        self._job = job
+        self._mark_cycles = mark_cycles
+        self.is_wanted = True
+
+    def stop(self) -> None:
+        """Want it no longer, and complete its file."""
+        self.is_wanted = False
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.close()
+
+    def open(self) -> Recorder:
+        """The recorder, which is created when it is first needed.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        if self._recorder is None:
+            self._recorder = Recorder(self._path, self._job, mark_cycles=self._mark_cycles)
+        return self._recorder
