@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.system.launcher import Launcher
+from tests.waiting import wait_until
 
 TRAIN = """
 import os, pathlib, time
@@ -76,6 +77,7 @@ def test_the_next_rank_0_continues_in_another_part(hvdrun: Launcher) -> None:
     sizes = ("-np", "3", "--min-np", "2", "--max-np", "3")
     running = hvdrun.start(*sizes, "--timeline", "t.json", "python", "train.py")
     first = int(running.stdout.wait_for(r"0 (\d+) of 3$", 60)[1])
+    wait_until(lambda: "NEGOTIATE_ALLREDUCE" in (hvdrun.directory / "t.json").read_text())
     os.kill(first, signal.SIGKILL)
     running.stdout.wait_for(rf"0 (?!{first})\d+ of [23]$", 60)
     running.stdout.wait_for("0 .* of 3$", 60)

@@ -257,6 +257,8 @@ class Runtime:
         self.stop_timeline()
         job = os.environ.get(JOB) or f"{os.uname().nodename}-{os.getpid()}"
         self._timeline.start(path, job, mark_cycles=mark_cycles)
+        if self.is_late:
+            return  # it may not be rank 0 of the others
         try:
             engine.record(self._open_recorder)
         except OSError:

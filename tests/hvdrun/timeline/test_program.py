@@ -8,6 +8,7 @@ import pytest
 
 from hvdrun.cli.program import main
 from hvdrun.timeline.parts import list_parts, read_events
+from hvdrun.timeline.program import read_request
 from hvdrun.timeline.summary import Reader
 
 JOB = {"start_time_since_epoch_in_micros": 1_000_000, "job": "a"}
@@ -130,3 +131,9 @@ def test_what_is_no_timeline_is_refused(
 def test_help_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["timeline", "--help"]) == 0
     assert "Usage: hvdrun timeline" in capsys.readouterr().out
+
+
+def test_options_may_follow_the_file() -> None:
+    asked = read_request(["t.json", "--json"])
+    assert not isinstance(asked, str)
+    assert (asked.path, asked.as_json) == (Path("t.json"), True)

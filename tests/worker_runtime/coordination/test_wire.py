@@ -144,3 +144,10 @@ def test_both_sides_prove_that_they_know_the_key() -> None:
 def test_a_proof_of_one_side_is_none_of_the_other() -> None:
     data, expected = wire.make_greeting(bytes(32), 1, 0, b"c" * 32, b"n" * 32)
     assert wire.read_greeting(data).proof != expected
+
+
+@given(SIGNATURES, SMALL, st.text(max_size=20), st.lists(st.tuples(SMALL, st.floats(0, 1e6)), max_size=3))
+def test_arrivals_are_complete(signature: Signature, number: int, name: str, asked: list[tuple[int, float]]) -> None:
+    release = Release(number, Request(3, name, signature), (0, 4))
+    body = wire.encode_arrivals(release, 1.5, asked) * 2
+    assert list(wire.decode_arrivals(memoryview(body))) == [(3, name, signature.kind, 1.5, asked)] * 2

@@ -203,6 +203,8 @@ class Client:
                 yield kind, wire.decode_neutral(body)
             case Frame.REFUSAL | Frame.DEADLOCK:
                 yield kind, wire.decode_numbered(body)
+            case Frame.ARRIVALS:
+                yield kind, json.dumps([(name, dict(asked)) for _, name, _, _, asked in wire.decode_arrivals(body)])
             case _:
                 yield kind, str(body, "utf-8")
 

@@ -1,8 +1,10 @@
 """The real process: what ranks ask of it, what they receive, and what it does with those that break the rules."""
 
+import json
 import random
 import select
 import socket
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 
@@ -366,3 +368,25 @@ def read_releases(peer: socket.socket) -> list[Released]:
     """Those of the next frame."""
     length, _ = wire.HEADER.unpack(peer.recv(wire.HEADER.size, socket.MSG_WAITALL))
     return list(wire.decode_releases(memoryview(peer.recv(length, socket.MSG_WAITALL)), lambda _: 1))
+
+
+def test_a_rank_0_that_records_hears_when_each_rank_had_asked(process: Process) -> None:
+    with gathering(process, 2) as clients:
+        clients[0].send(Frame.RECORD, b"\1")
+        for name in ("a", "b"):
+            for client in clients:
+                client.ask(name, BARRIER)
+            ((found, times),) = json.loads(clients[0].read_text(Frame.ARRIVALS))
+            assert found == name
+            assert times["0"] <= times["1"] <= time.monotonic()
+            assert all(client.released() for client in clients)
+        clients[0].send(Frame.RECORD, b"\0")
+        for client in clients:
+            client.ask("c", BARRIER)
+        assert all(client.released() for client in clients)
+
+
+def test_only_rank_0_records(process: Process) -> None:
+    with gathering(process, 2) as clients:
+        clients[1].send(Frame.RECORD, b"\1")
+        assert "settings came from another rank than 0" in clients[0].read_text(Frame.FAILURE)

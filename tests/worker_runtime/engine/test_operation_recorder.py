@@ -1,0 +1,99 @@
+"""What the recorder of a timeline hears of operations: starts, ends and their activities."""
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from worker_runtime.coordination.messages import Arrived
+from worker_runtime.coordination.ordering.requests import Kind, Release, Request, Signature
+from worker_runtime.engine.operation_recorder import OperationRecorder
+from worker_runtime.timeline.recorder import Recorder
+
+
+class PlayedWork:
+    """A communication that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.future: torch.futures.Future[Any] = torch.futures.Future()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """What becomes done when the communication ends."""
+        return self.future
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        """See `Work`."""
+        del timeout
+        return True
+
+    def is_completed(self) -> bool:
+        """See `Work`."""
+        return self.future.done()
+
+
+def make_release(
+    device: str = "cpu", payload: str = "", kind: Kind = Kind.ALLREDUCE, members: Sequence[int] = (0, 1)
+) -> Release:
+    """A release of "x"."""
+    signature = Signature(kind, ("float32",), ((1,),), device=device, payload_dtype=payload)
+    return Release(0, Request(0, "x", signature), tuple(members))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The timeline."""
+    return tmp_path / "t.json"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The events, but for the metadata."""
+    return [event for event in json.loads(path.read_text()) if event["ph"] != "M"]
+
+
+@pytest.mark.parametrize(
+    ("release", "activity"),
+    [
+        (make_release(), "GLOO_ALLREDUCE"),
+        (make_release("cuda"), "NCCL_ALLREDUCE"),
+        (make_release(payload="float32"), "SEQUENCER_ALLREDUCE"),
+        (make_release(kind=Kind.COMMIT), "SEQUENCER_COMMIT"),
+        (make_release(members=(0,)), None),
+    ],
+)
+def test_an_activity_names_who_moves_the_data(path: Path, release: Release, activity: str | None) -> None:
+    recorder = Recorder(path, "job")
+    operations = OperationRecorder(recorder, {"cpu": "gloo", "cuda": "nccl"}.__getitem__)
+    operations.note_alone(release, 0)
+    operations.note_start(release, ())
+    operations.note_end(release)
+    operations.note_end(release)
+    recorder.close()
+    begun = [event["name"] for event in read(path) if event["ph"] == "B"][2:]
+    assert begun == ([] if activity is None else [activity])
+
+
+def test_an_operation_ends_with_its_last_work_and_not_when_it_is_awaited(path: Path) -> None:
+    recorder = Recorder(path, "job")
+    operations = OperationRecorder(recorder, lambda _: "gloo")
+    works = [PlayedWork(), PlayedWork()]
+    release = make_release()
+    operations.note_arrivals(Arrived([(0, "x", Kind.ALLREDUCE, 1.0, [(0, 0.5), (1, 0.7)])]))
+    operations.note_start(release, works)
+    for work in works:
+        work.future.set_result(None)
+    operations.note("between")
+    operations.note_end(release)
+    recorder.close()
+    between = next(event["ts"] for event in read(path) if event.get("name") == "between")
+    assert [event["ts"] <= between for event in read(path) if event["ph"] == "E"] == [True] * 3
+
+
+def test_an_operation_whose_release_is_not_known_is_left_out(path: Path) -> None:
+    recorder = Recorder(path, "job")
+    OperationRecorder(recorder, lambda _: "gloo").note_end(make_release())
+    recorder.close()
+    assert read(path) == []
