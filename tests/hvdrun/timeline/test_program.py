@@ -117,7 +117,7 @@ def test_a_part_whose_end_is_cut_off_can_be_read(tmp_path: Path, cut: int) -> No
         (["numbers"], "'numbers' is no timeline"),
     ],
 )
-def test_what_is_no_timeline_is_refused(
+def test_another_file_is_refused(
     words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -78,7 +78,7 @@ def test_the_file_of_an_earlier_job_is_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "missing folder", "pipe of the job"])
-def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_another_kind_of_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "t.json"
     if kind == "folder":
         path.mkdir()
