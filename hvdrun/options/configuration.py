@@ -104,7 +104,8 @@ def read_configuration(name: str, *, ignores_unknown: bool = False) -> Configura
     # Sections add to the options.
     for key, node in sorted(table.items(), key=lambda item: item[0] in SECTIONS):
         option = KEYS.get(key.replace("_", "-"))
-        if key in SECTIONS:
+        # `timeline` is an option of hvdrun with a value, and a section of Horovod's with keys.
+        if key in SECTIONS and (option is None or isinstance(node.content, Mapping)):
             _add_section(found, key, node, name)
         elif key == COMMAND:
             found.command = _read_command(node, name)

@@ -307,3 +307,20 @@ def test_aliases_of_aliases_are_refused_before_they_fill_the_memory(tmp_path: Pa
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 40)}]" for n in range(1, 6)]
     with pytest.raises(ConfigurationError, match=r"job\.yaml, line \d+: aliases \(\*name\) give it more than 100000"):
         read_configuration(write(tmp_path, "\n".join(lines)))
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("timeline: t.json\n", {"timeline": "t.json"}),
+        ("timeline:\n", {}),
+        (
+            "timeline:\n  filename: t.json\n  mark_cycles: true\n",
+            {"forwarded": ("HOROVOD_TIMELINE=t.json", "HOROVOD_TIMELINE_MARK_CYCLES=1")},
+        ),
+    ],
+)
+def test_a_timeline_is_an_option_or_a_section_of_horovod(tmp_path: Path, text: str, given: dict[str, object]) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert read_configuration(str(path)).given == given
