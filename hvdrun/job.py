@@ -25,7 +25,6 @@ from hvdrun.hosts.hosts import Hosts
 from hvdrun.hosts.masters import Masters
 from hvdrun.hosts.reach import Transports
 from hvdrun.processes.background import BackgroundTasks, report_callback_errors
-from hvdrun.processes.processes import name_job
 from hvdrun.processes.scarcity import THREADS, refuse_scarcity
 from hvdrun.processes.signals import StopRequests, answer_signals, stop_process
 from hvdrun.spec.jobspec import JobSpec
@@ -33,6 +32,7 @@ from rendezvous.core.losses import is_lost
 from rendezvous.core.messages import (
     Dismiss,
     Effect,
+    Exited,
     Finish,
     Launch,
     Noticed,
@@ -111,7 +111,7 @@ class Job:
     def __init__(
         self, spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = None, roster: "Roster | None" = None
     ) -> None:
-        self._id = name_job(os.environ)
+        self._id = console.job
         self._spec = spec
         self._console = console
         self._dispatcher = dispatcher
@@ -248,7 +248,7 @@ class Job:
         # A function that is lost with its worker is not called again.
         if self._dispatcher is not None:
             policy = replace(policy, restarts=Restarts())
-        server = Server(policy, self._carry_out, authority.issue_server(), self._dispatcher)
+        server = Server(policy, self._carry_out, authority.issue_server(), self._dispatcher, self._note_end)
         return await stack.enter_async_context(server), authority
 
     def _carry_out(self, effect: Effect) -> None:
@@ -268,6 +268,8 @@ class Job:
                 self._terminate(effect)
             case Dismiss():
                 self._hosts.dismiss(effect)
+                if effect.is_lost and self._console.files is not None:
+                    self._console.files.note_lost_host(effect.host)
             case Notify(host):
                 self._start_line.close()
                 if host is None:
@@ -277,6 +279,10 @@ class Job:
                 self._end.set_result(effect)
             case _:
                 pass
+
+    def _note_end(self, exited: Exited) -> None:
+        if self._console.files is not None:
+            self._console.files.note_end(exited.worker, exited.returncode)
 
     def _terminate(self, effect: Terminate) -> None:
         worker, host = effect.worker, effect.worker.slot.host

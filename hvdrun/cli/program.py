@@ -238,10 +238,11 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
     hosts = len(spec.workers.hosts) > 1 or spec.discovers
     spec, details = prepare(spec, LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable))
     from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
+    from hvdrun.processes.processes import name_job  # noqa: PLC0415 - only a job that will run pays for it
 
     display, size, elasticity = spec.display, spec.workers.size, spec.limits.elasticity
     marks = Marks(ranks=display.marks_ranks, hosts=hosts, times=display.marks_times, horovod=display.marks_as_horovod)
-    console = Console(verbose=display.verbose, marks=marks)
+    console = Console(verbose=display.verbose, marks=marks, job=name_job(os.environ))
     try:
         for remark in display.remarks:
             console.notice(remark)

@@ -28,6 +28,7 @@ class Console:
     Args:
         verbose: whether `verbose` prints.
         marks: what stands before lines.
+        job: the name of the job.
         descriptors: where the streams go; hvdrun's own.
         environment: where NO_COLOR, TERM and GITHUB_ACTIONS are looked up.
     """
@@ -37,11 +38,13 @@ class Console:
         *,
         verbose: bool,
         marks: Marks,
+        job: str = "",
         descriptors: Mapping[OutputStream, int] = DESCRIPTORS,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._is_verbose = verbose
         self._marks = marks
+        self.job = job
         self._errors = descriptors[OutputStream.STDERR]
         self._is_in_actions = environment.get("GITHUB_ACTIONS") == "true"
         self._writer = Writer()
@@ -75,7 +78,7 @@ class Console:
         Raises:
             LaunchError: the files cannot be created.
         """
-        self.files = OutputFiles(folder, size, self._marks)
+        self.files = OutputFiles(folder, size, self._marks, self.job)
         self.files.create(ranks)
         self.output.copy_to(self.files)
 

@@ -97,7 +97,8 @@ class Source(NamedTuple):
     stream: OutputStream
 
 
-def _read_local_clock() -> datetime:
+def read_local_clock() -> datetime:
+    """The local time, with its zone."""
     return datetime.now().astimezone()
 
 
@@ -124,7 +125,7 @@ class OutputMarker:
         terminals: Collection[OutputStream] = (),
         files: Mapping[OutputStream, Hashable] = MappingProxyType({}),
         coloured: Collection[OutputStream] = (),
-        clock: Callable[[], datetime] = _read_local_clock,
+        clock: Callable[[], datetime] = read_local_clock,
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
         self._marks = marks

@@ -327,7 +327,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "--output-filename",
             "output_folder",
             "Also write the output of each worker to files in this folder of this machine: DIR/rank.0/stdout, "
-            "DIR/rank.0/stderr and so on. A line goes to the file of the rank that its worker has at that time.",
+            "DIR/rank.0/stderr and so on; of the workers that have the rank later, DIR/rank.0/stdout.1 and so on. "
+            "DIR/index.json tells which worker wrote which.",
             FOLDER,
         ),
         Option(

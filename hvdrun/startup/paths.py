@@ -7,6 +7,7 @@ file server that is down. Here such a path is not there, as for execvp, which sk
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,6 +40,29 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> Bin
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return os.fdopen(descriptor, "wb" if flags & os.O_WRONLY else "rb")
+
+
+def open_appended(path: Path, flags: int = 0, *, within: Path | None = None) -> int:
+    """The descriptor of a file to whose end this process writes; it is created where there is none.
+
+    flags: more of them, for os.open.
+    within: a folder that holds it; links below that are looked at, too. Without it: the folder of the file.
+
+    Raises:
+        OSError: it cannot be opened; or a link to it is another user's, who would choose which file is written.
+    """
+    folders = [path.parent]
+    while within is not None and within not in folders:
+        folders.append(folders[-1].parent)
+    for place in (*reversed(folders), path):
+        with suppress(FileNotFoundError):  # it is created now
+            known = place.lstat()
+            if stat.S_ISLNK(known.st_mode) and known.st_uid not in (0, os.geteuid()):
+                raise OSError(errno.ELOOP, f"{str(place)!r} is a link of another user")
+    flags |= os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o666)  # a FIFO without a reader is an error, and does not block
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def find_fault(directory: Path) -> str | None:

@@ -80,6 +80,7 @@ class Server:
         carry_out: is called with each effect that others carry out.
         credential: the server's certificate and key.
         tasks: the functions that the workers run; None for a job that runs a program.
+        note_end: is told of each worker that has exited, perhaps again.
     """
 
     def __init__(
@@ -88,10 +89,12 @@ class Server:
         carry_out: Callable[[Effect], None],
         credential: Credential,
         tasks: TaskDispatcher | None = None,
+        note_end: Callable[[Exited], None] | None = None,
     ) -> None:
         self.tasks = tasks
         self.state: State = membership.begin(policy)
         self._carry_out = carry_out
+        self._note_end = note_end
         self._credential = credential
         self._topics = Topics()
         self._last_reports: dict[str, int] = {}
@@ -166,6 +169,8 @@ class Server:
             case Exited(worker, 0) if self.tasks is not None and not self.tasks.is_done(worker):
                 event = replace(event, returncode=1, error=_LEFT_ITS_TASK)
         self.state, effects = membership.step(self.state, event)
+        if isinstance(event, Exited) and self._note_end is not None:
+            self._note_end(event)
         self._effects.extend(effects)
         if not self._is_performing:
             self._perform_all()

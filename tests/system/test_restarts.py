@@ -1,5 +1,6 @@
 """Scripts of torch.distributed lose workers, and all are started again: they continue from their own checkpoint."""
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -114,6 +115,19 @@ def test_the_last_failure_decides_when_no_restart_is_left(hvdrun: Launcher) -> N
     assert "(0 of 1 restarts left)" in finished.stderr
     assert "rank 1 on localhost (slot 1) failed first after" in finished.stderr
     assert "Lost before: rank 1 (localhost:1) failed with exit code 3." in finished.stderr
+
+
+def test_each_round_has_files_of_its_own_and_an_index_tells_how_their_workers_ended(hvdrun: Launcher) -> None:
+    script = 'echo "in $TORCHELASTIC_RESTART_COUNT"; exit $((3 - 3 * TORCHELASTIC_RESTART_COUNT))'
+    assert hvdrun("-np", "1", "--max-restarts", "1", "--output-filename", "out", "sh", "-c", script).returncode == 0
+    folder = hvdrun.directory / "out"
+    files = json.loads((folder / "index.json").read_text())["files"]
+    assert [(folder / entry["stdout"]).read_text() for entry in files] == ["[0] in 0\n", "[0] in 1\n"]
+    parts = ("stdout", "round", "incarnation", "exit_code")
+    assert [tuple(entry[part] for part in parts) for entry in files] == [
+        ("rank.0/stdout", 0, 1, 3),
+        ("rank.0/stdout.1", 1, 2, 0),
+    ]
 
 
 def test_a_stop_notice_for_the_job_ends_it_though_restarts_are_left(hvdrun: Launcher) -> None:

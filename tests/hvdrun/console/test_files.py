@@ -1,6 +1,8 @@
 """--output-filename: which line lands in which file."""
 
+import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -55,20 +57,23 @@ async def test_each_line_lands_in_the_file_of_its_rank_and_stream_with_its_mark(
 
 
 @in_loop
-async def test_a_worker_whose_rank_changes_continues_in_the_file_of_the_new_one(tmp_path: Path) -> None:
+async def test_a_worker_whose_rank_changes_continues_in_a_file_of_its_own_at_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "rank.12").mkdir()
     (tmp_path / "rank.12" / "stderr").write_text("of a job before\n")
     files = OutputFiles(tmp_path, 2, Marks())
     files.create(2)
+    await files.write(at(0), 0, STDOUT, b"of another\n")
     await files.write(at(1), 1, STDOUT, b"before\nhal")
     files.finish(at(0))
     await files.write(at(1), 0, STDOUT, b"f\n")
     files.forget(at(0))
+    await files.write(at(1), 1, STDOUT, b"after\n")
     await files.write(at(7), 12, STDERR, b"new\n")
     assert await files.close(60)
     assert read(tmp_path) == {
-        "rank.0/stdout": "[0] half\n",
-        "rank.1/stdout": "[1] before\n",
+        "rank.0/stdout": "[0] of another\n",
+        "rank.0/stdout.1": "[0] half\n",
+        "rank.1/stdout": "[1] before\n[1] after\n",
         "rank.12/stderr": "[12] new\n",
     }
 
@@ -80,7 +85,6 @@ async def test_the_printer_gives_its_copy_all_that_it_gets(tmp_path: Path, pipe:
     printer.copy_to(files)
     await printer.write(at(0), 0, STDOUT, b"x")
     printer.forget(at(0))
-    assert files._ranks == {}
     assert await printer.close(60)
     assert read(tmp_path) == {"rank.0/stdout": "[0] x\n"}
 
@@ -137,7 +141,7 @@ def launch(slot: int, number: int) -> Launch:
 
 
 @in_loop
-async def test_each_round_has_files_of_its_own_and_only_two_are_open(tmp_path: Path) -> None:
+async def test_each_round_has_files_of_its_own_and_those_of_ended_workers_are_closed(tmp_path: Path) -> None:
     files = OutputFiles(tmp_path, 2, Marks())
     files.create(2)
     before = len(list_descriptors())
@@ -147,7 +151,9 @@ async def test_each_round_has_files_of_its_own_and_only_two_are_open(tmp_path: P
             files.note_launch(order)
         for order in orders:
             await files.write(order.worker, order.assignment.rank, STDOUT, b"in %d\n" % number)
-    await happen(lambda: len(list_descriptors()) - before == 4 + 1, "the files of the first rounds are closed")
+        for order in orders:
+            files.note_end(order.worker, 1)
+    await happen(lambda: len(list_descriptors()) - before == 1, "only the descriptor that wakes the writer is open")
     late = launch(1, 2).worker
     await files.write(late, 1, STDOUT, b"late\n")
     assert await files.close(60)
@@ -156,3 +162,98 @@ async def test_each_round_has_files_of_its_own_and_only_two_are_open(tmp_path: P
     expected["rank.1/stdout.2"] += "[1] late\n"
     assert read(tmp_path) == expected
     assert list(files.list_lost()) == []
+
+
+class Clock:
+    """Local time; each look is a second later."""
+
+    def __init__(self) -> None:
+        self._seconds = -1
+
+    def __call__(self) -> datetime:
+        """The next second."""
+        self._seconds += 1
+        return datetime(2026, 1, 31, 12, 0, self._seconds, tzinfo=UTC)
+
+
+def read_index(folder: Path) -> list[dict[str, object]]:
+    """The rows of the index; no file of its making is left."""
+    assert [path.name for path in folder.glob("index*")] == ["index.json"]
+    text = json.loads((folder / "index.json").read_text())
+    assert text["job"] == "a1b2"
+    rows: list[dict[str, object]] = text["files"]
+    return rows
+
+
+@in_loop
+async def test_the_index_tells_which_worker_has_written_which_files(tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_text("of a job before")
+    files = OutputFiles(tmp_path, 2, Marks(), "a1b2", clock=Clock())
+    files.create(2)
+    assert not (tmp_path / "index.json").exists()
+    for slot in range(2):
+        files.note_launch(launch(slot, 0))
+    await happen((tmp_path / "index.json").exists, "the index is there while the job runs")
+    files.note_end(at(0), -9)
+    files.note_end(at(0), 0)
+    await files.write(at(1), 0, STDOUT, b"has the other rank now\n")
+    files.note_launch(Launch(Worker(Slot("a", 0), 2), Assignment(1, 2, 1, 2, 0, 1), "in place of a:0"))
+    files.note_end(Worker(Slot("a", 0), 2), 3)
+    assert await files.close(60)
+    first, second, third, fourth = read_index(tmp_path)
+    assert first == {
+        "rank": 0,
+        "stdout": "rank.0/stdout",
+        "stderr": "rank.0/stderr",
+        "host": "a",
+        "slot": 0,
+        "incarnation": 1,
+        "round": 0,
+        "begin": "2026-01-31T12:00:00.000+00:00",
+        "end": "2026-01-31T12:00:02.000+00:00",
+        "exit_code": None,
+        "signal": "SIGKILL",
+    }
+    parts = ("stdout", "slot", "incarnation", "end", "exit_code")
+    assert [tuple(entry[part] for part in parts) for entry in (second, third, fourth)] == [
+        ("rank.1/stdout", 1, 1, "2026-01-31T12:00:04.000+00:00", None),
+        ("rank.0/stdout.1", 1, 1, None, None),
+        ("rank.1/stdout.1", 0, 2, "2026-01-31T12:00:06.000+00:00", 3),
+    ]
+
+
+@in_loop
+async def test_a_worker_heard_at_another_rank_after_its_end_has_its_exit_code_there(tmp_path: Path) -> None:
+    files = OutputFiles(tmp_path, 2, Marks(), "a1b2", clock=Clock())
+    files.note_launch(launch(0, 0))
+    files.note_end(at(0), 5)
+    await files.write(at(0), 1, STDOUT, b"late\n")
+    assert await files.close(60)
+    assert [(entry["rank"], entry["exit_code"]) for entry in read_index(tmp_path)] == [(0, None), (1, 5)]
+
+
+@in_loop
+async def test_the_workers_of_a_lost_host_have_ended_with_an_unknown_code(tmp_path: Path) -> None:
+    files = OutputFiles(tmp_path, 2, Marks(), "a1b2")
+    for slot in range(2):
+        files.note_launch(launch(slot, 0))
+    files.note_end(at(0), 0)
+    files.note_lost_host("a")
+    assert await files.close(60)
+    assert [(entry["exit_code"], entry["end"] is None) for entry in read_index(tmp_path)] == [(0, False), (None, False)]
+
+
+@in_loop
+async def test_an_index_that_cannot_be_written_is_listed_as_lost(tmp_path: Path) -> None:
+    files = OutputFiles(tmp_path, 1, Marks())
+    files.create(1)
+    (tmp_path / "index.json").mkdir()
+    files.note_launch(launch(0, 0))
+    assert await files.close(60)
+    assert [(path.name, error.strerror) for path, error in files.list_lost()] == [("index.json", "Is a directory")]
+
+
+def test_an_index_that_cannot_be_replaced_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "index.json").mkdir()
+    with pytest.raises(LaunchError, match=r"index.json' of --output-filename cannot be created: Is a directory"):
+        OutputFiles(tmp_path, 1, Marks()).create(1)
