@@ -19,6 +19,7 @@ class HvdrunError(Exception):
     """The base of all errors of this package; the command line exits with `exit_code`."""
 
     exit_code: ClassVar[int] = CANNOT_LAUNCH
+    is_told = False  # it is printed already
 
     @property
     def lines(self) -> tuple[str, ...]:

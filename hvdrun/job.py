@@ -10,6 +10,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.console import Console
@@ -35,6 +36,7 @@ from rendezvous.core.messages import (
     Exited,
     Finish,
     Launch,
+    Level,
     Noticed,
     Notify,
     Stopped,
@@ -189,7 +191,7 @@ class Job:
             return None
         from hvdrun.hosts.start_check import StartCheck  # noqa: PLC0415 - a job on this machine does without it
 
-        return StartCheck(self._spec, self._pool.send, self._console.notice)
+        return StartCheck(self._spec, self._pool.send, partial(self._console.notice, level=Level.WARNING))
 
     def _examine(self, host: str) -> None:
         if self._start_check is not None:
@@ -303,9 +305,9 @@ class Job:
                 self._note_writer(worker)
                 await self._console.output.write(worker, self._ranks.rank_of(worker), stream, data)
             case Remark(text):
-                self._console.verbose(text)
+                self._console.verbose(text, host)
             case Alert(text):
-                self._console.notice(text)
+                self._console.notice(text, Level.WARNING, host)
             case AgentFailed(text, trace):
                 self._note_failed_agent(host, text, trace)
             case Written(worker, number) if self._dispatcher is not None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
 from hvdrun.hosts.preparation import add_hosts, prepare
 from hvdrun.options.flags import find_option, parse
+from hvdrun.options.kinds import LogLevel
 from hvdrun.options.request import complete, make_job, refuse_missing_size, starts_torchrun
 from hvdrun.options.table import BY_FLAG, COMPLETION_VARIABLE
 from hvdrun.options.words import read_words
@@ -33,6 +34,8 @@ OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as shells report a program whose reader ha
 INTERRUPTED = 130
 _MIN_LIKENESS = 0.8  # of difflib: agnet is like agent, agent.py is not
 LAST_WORDS_SECONDS = 5.0  # to write the output that is left after a launch that raised
+
+_BUG = "this is a bug in hvdrun"
 
 Launch = Callable[[JobSpec, "Console"], int]  # runs a job and returns its exit code
 
@@ -71,12 +74,11 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
             return print_text(asked)
         return run(asked, launch)
     except HvdrunError as error:
-        print_error(*error.lines, with_time=with_time)
-        return error.exit_code
+        return report_error(error, with_time=with_time)
     except KeyboardInterrupt:
         return end_by_interrupt()
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - an error of hvdrun is reported as one
-        with_traceback = words[:1] == ["agent"] or asks_for("verbose", options)  # hvdrun agent has no -v
+        with_traceback = words[:1] == ["agent"] or asks_for_details(options)  # hvdrun agent has no -v
         return report_internal_error(error, with_traceback=with_traceback, with_time=with_time)
 
 
@@ -242,8 +244,10 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
 
     display, size, elasticity = spec.display, spec.workers.size, spec.limits.elasticity
     marks = Marks(ranks=display.marks_ranks, hosts=hosts, times=display.marks_times, horovod=display.marks_as_horovod)
-    console = Console(verbose=display.verbose, marks=marks, job=name_job(os.environ))
+    console = Console(level=display.least_level, marks=marks, job=name_job(os.environ), log_format=display.log_format)
     try:
+        if display.log_file is not None and not display.dry_run:
+            console.keep_log(display.log_file)
         for remark in display.remarks:
             console.notice(remark)
         for detail in details:
@@ -260,6 +264,12 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
 
             launch = job.launch
         return launch(spec, console)
+    except HvdrunError as error:
+        error.is_told = console.report(*error.lines)
+        raise
+    except Exception as error:
+        console.report(f"{_BUG}: {type(error).__name__}: {error}", *traceback.format_exc().splitlines())
+        raise
     finally:
         console.end(LAST_WORDS_SECONDS)
 
@@ -285,6 +295,13 @@ def describe(spec: JobSpec) -> str:
     return render_plan(make_plan(spec, os.environb))
 
 
+def report_error(error: HvdrunError, *, with_time: bool) -> int:
+    """Print an error, unless it is printed already, and return the exit code."""
+    if not error.is_told:
+        print_error(*error.lines, with_time=with_time)
+    return error.exit_code
+
+
 def print_error(sentence: str, *details: str, with_time: bool) -> None:
     """Print an error on stderr: a line, and another one for each detail."""
     head, *rest = (" ".join(text.splitlines()) for text in (sentence, *details))
@@ -306,6 +323,16 @@ def asks_for(dest: str, words: Sequence[str]) -> bool:
     return any(word in BY_FLAG and BY_FLAG[word].dest == dest for word in words)
 
 
+def asks_for_details(words: Sequence[str]) -> bool:
+    """The same for -v, or the level that is the same."""
+    if asks_for("verbose", words):
+        return True
+    with suppress(UsageError, ValueError):  # the command line has errors
+        typed, _ = read_words(words, find_option)
+        return any(option.dest == "log_level" and LogLevel(*values) is LogLevel.DEBUG for option, _, values in typed)
+    return False
+
+
 def report_internal_error(error: BaseException, *, with_traceback: bool, with_time: bool) -> int:
     """Report a bug of hvdrun and return the exit code."""
     if with_traceback and sys.stderr is not None:
@@ -314,7 +341,7 @@ def report_internal_error(error: BaseException, *, with_traceback: bool, with_ti
     remedy = (
         "please report it with this traceback" if with_traceback else "please run it with -v and report what it prints"
     )
-    print_error(f"this is a bug in hvdrun, {remedy}: {type(error).__name__}: {error}", with_time=with_time)
+    print_error(f"{_BUG}, {remedy}: {type(error).__name__}: {error}", with_time=with_time)
     return CANNOT_LAUNCH
 
 

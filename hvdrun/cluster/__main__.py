@@ -50,7 +50,7 @@ def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a bug of hvdrun
         sentence = f"this is a bug in hvdrun, please report it: {type(error).__name__}: {error}"
         send_refusal(connection, Refused((sentence,), CANNOT_LAUNCH))
-        return cli.report_internal_error(error, with_traceback=cli.asks_for("verbose", words), with_time=False)
+        return cli.report_internal_error(error, with_traceback=cli.asks_for_details(words), with_time=False)
 
 
 def send_refusal(connection: socket.socket, refused: "Refused") -> None:

@@ -5,16 +5,19 @@ import select
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from hvdrun.console.files import OutputFiles
-from hvdrun.console.marks import Marks, OutputMarker
+from hvdrun.console.log import Log
+from hvdrun.console.marks import Marks, OutputMarker, read_local_clock
 from hvdrun.console.output import DESCRIPTORS, OutputPrinter
-from hvdrun.console.page import Page, render_annotation, render_page
+from hvdrun.console.page import Page, compose_page, render_annotation, render_page
 from hvdrun.console.start_line import StartLine, StartNotice, StatusLine
 from hvdrun.console.writer import Writer, is_passing
 from hvdrun.errors import OUTPUT_LOST
+from hvdrun.spec.log_format import LogFormat
+from rendezvous.core.messages import Level
 from rendezvous.core.outcome import SIGNAL_OFFSET
 from rendezvous.core.state import StartProgress
 from rendezvous.wire.orders import OutputStream
@@ -26,9 +29,10 @@ class Console:
     """Prints everything through one writer, so that lines do not mix and keep their order.
 
     Args:
-        verbose: whether `verbose` prints.
+        level: what is less important is not said.
         marks: what stands before lines.
         job: the name of the job.
+        log_format: of the records in the file of `keep_log`; without that, JSON takes the place of hvdrun's own lines.
         descriptors: where the streams go; hvdrun's own.
         environment: where NO_COLOR, TERM and GITHUB_ACTIONS are looked up.
     """
@@ -36,15 +40,17 @@ class Console:
     def __init__(
         self,
         *,
-        verbose: bool,
+        level: Level = Level.INFO,
         marks: Marks,
         job: str = "",
+        log_format: LogFormat = LogFormat.TEXT,
         descriptors: Mapping[OutputStream, int] = DESCRIPTORS,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self._is_verbose = verbose
+        self._level = level
         self._marks = marks
         self.job = job
+        self._log = Log(job, log_format, read_local_clock)
         self._errors = descriptors[OutputStream.STDERR]
         self._is_in_actions = environment.get("GITHUB_ACTIONS") == "true"
         self._writer = Writer()
@@ -82,25 +88,47 @@ class Console:
         self.files.create(ranks)
         self.output.copy_to(self.files)
 
-    def notice(self, text: str) -> None:
-        """Print a sentence for every user, on stderr, in one line."""
-        self._say(f"hvdrun: {' '.join(text.splitlines())}\n")
+    def keep_log(self, path: Path) -> None:
+        """Write what hvdrun says into a file too; see `Log`.
 
-    def verbose(self, text: str) -> None:
+        Raises:
+            LaunchError: it cannot be opened.
+        """
+        self._log.open(path)
+
+    def notice(self, text: str, level: Level = Level.INFO, host: str | None = None) -> None:
+        """Print a sentence for every user, on stderr, in one line.
+
+        host: which the sentence is about, or comes from; None for this machine.
+        """
+        line = " ".join(text.splitlines())
+        if level.reaches(self._level):
+            self._tell(self._log.note(level, host, line), f"hvdrun: {line}\n")
+
+    def verbose(self, text: str, host: str | None = None) -> None:
         """Print a sentence only with -v."""
-        if self._is_verbose:
-            self.notice(text)
+        self.notice(text, Level.DEBUG, host)
+
+    def report(self, message: str, *details: str) -> bool:
+        """An error ends hvdrun, which prints it after this: write it into the log; whether it is said with that."""
+        record = self._log.note(Level.ERROR, None, message, *details)
+        if record is not None:
+            self._tell(record, "")
+        return record is not None
 
     def hide_interrupts(self) -> None:
         """Leave tracebacks of KeyboardInterrupt out from now on; not with -v."""
-        if not self._is_verbose:
+        if self._level is not Level.DEBUG:
             self._marker.hide_interrupts()
 
     def page(self, page: Page) -> None:
         """Print why the job failed, on stderr."""
         if self._is_in_actions:
             self._write(render_annotation(page))  # GitHub reads it only at the beginning of a line
-        self._say(render_page(page, coloured=self._is_coloured))
+        message, *details = (text.strip() for text, _ in compose_page(page))
+        host = None if page.worker is None else page.worker.slot.host
+        record = self._log.note(Level.ERROR, host, message.removeprefix("hvdrun: "), *details)
+        self._tell(record, render_page(page, coloured=self._is_coloured))
 
     def make_start_line(self, look: Callable[[], StartProgress | None], limit_seconds: float) -> StartLine:
         """The live line of a start, which does nothing unless stderr is a terminal; see `StartLine`."""
@@ -128,6 +156,7 @@ class Console:
                 stop(SIGNAL_OFFSET + signal.SIGPIPE, "the reader of standard output has gone")
 
         self.output.call_when_failing(note, fail)
+        self._log.call_when_failing(partial(self.notice, level=Level.ERROR), fail)
         if self.files is not None:
             self.files.call_when_failing(
                 lambda path, error: self._report_failure(repr(str(path)), "the worker writes", error), fail
@@ -138,13 +167,13 @@ class Console:
         errors = {stream: self.output.lost_by(stream) for stream in OutputStream}
         lost = {stream: error for stream, error in errors.items() if error and not isinstance(error, BrokenPipeError)}
         for stream, error in lost.items():
-            self.notice(f"a part of the {_NAMES[stream]} is lost: {error.strerror}")
+            self.notice(f"a part of the {_NAMES[stream]} is lost: {error.strerror}", Level.ERROR)
         files = []
         if self.files is not None:
             files = list(self.files.list_lost())
         for path, error in files[:1]:
             others = f", and of {len(files) - 1} more" if len(files) > 1 else ""
-            self.notice(f"a part of {str(path)!r}{others} is lost: {error.strerror}")
+            self.notice(f"a part of {str(path)!r}{others} is lost: {error.strerror}", Level.ERROR)
         if lost or files:
             return OUTPUT_LOST
         return 0
@@ -155,16 +184,20 @@ class Console:
             self._status.erase()
         if self.files is not None:
             self.files.end(limit_seconds)
+        self._log.end(limit_seconds)
         return self._writer.end(limit_seconds)
 
     def _report_failure(self, place: str, written: str, error: OSError) -> None:
         what = "it is tried again" if is_passing(error) else f"what {written} there is lost"
-        self.notice(f"{place} cannot be written, {what}: {error.strerror}")
+        self.notice(f"{place} cannot be written, {what}: {error.strerror}", Level.ERROR)
 
-    def _say(self, text: str) -> None:
+    def _tell(self, record: str | None, text: str) -> None:
+        """Print the record, or where there is none the text."""
         if self._status is not None:
             self._status.erase()
-        self._write(self._marks.render_own(text, datetime.now().astimezone()))
+        if record is None:
+            record = self._marks.render_own(text, read_local_clock())
+        self._write(record)
 
     def _write(self, text: str) -> None:
         data = self._marker.leave_line(OutputStream.STDERR) + text.encode(errors="backslashreplace")

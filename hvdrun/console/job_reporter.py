@@ -100,7 +100,7 @@ class JobReporter:
     def sum_up(self, *, is_last: bool = False) -> None:
         """Print the sums of losses that are due, or all (`is_last`)."""
         for sentence in self._counter.sum_up(is_last=is_last):
-            self._console.notice(f"{sentence}.")
+            self._console.notice(f"{sentence}.", Level.WARNING)
 
     def tell(self, effect: Effect) -> None:
         """Print what the core logs or orders; an order that only crosses a report of its host is printed once."""
@@ -123,11 +123,11 @@ class JobReporter:
     def log(self, log: Log) -> None:
         """Print what the core logs; of many losses that differ only in the host, and what follows, only the first."""
         if log.level is Level.DEBUG:
-            self._console.verbose(log.sentence)
+            self._console.verbose(log.sentence, log.host)
         elif log.host is not None and self._counter.counts(log.host, log):
-            self._console.verbose(f"{log.sentence}.")
+            self._console.verbose(f"{log.sentence}.", log.host)
         else:
-            self._console.notice(f"{log.sentence}.")
+            self._console.notice(f"{log.sentence}.", log.level, log.host)
 
     def note_stop(self) -> None:
         """All workers are stopped, to be started again."""
@@ -167,7 +167,8 @@ class JobReporter:
     def explain(self, end: Finish) -> None:
         """Print why the job failed."""
         if end.explanation is Explanation.SENTENCE:
-            self._console.notice(f"{end.sentence}.")
+            level = Level.ERROR if end.outcome.exit_code else Level.INFO
+            self._console.notice(f"{end.sentence}.", level, end.outcome.host)
         elif end.explanation is not Explanation.NONE:
             self._console.page(self._make_page(end))
 

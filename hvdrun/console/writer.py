@@ -91,6 +91,12 @@ class Writer:
         with self._changed:
             return self._queued_bytes > 0
 
+    @property
+    def is_full(self) -> bool:
+        """More is queued than `drain` allows."""
+        with self._changed:
+            return self._queued_bytes > self._capacity_bytes
+
     def put(self, descriptor: int, data: bytes) -> bool:
         """Queue bytes, without waiting; False if the writer has ended.
 

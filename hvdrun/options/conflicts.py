@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from hvdrun.errors import UsageError
+from hvdrun.options.kinds import LogLevel
 from hvdrun.options.table import BY_DEST
 from hvdrun.options.values import fill
 from hvdrun.spec.limits import Elasticity
@@ -26,6 +27,7 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
     Raises:
         UsageError: the options contradict each other.
     """
+    _check_level(values)
     _check_restarts(values)
 
     has_fixed_size = values["min_size"] is None and values["script"] is None
@@ -68,6 +70,16 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
         )
 
     return _fill(values, min_size=values["min_size"] or values["size"])
+
+
+def _check_level(values: Mapping[str, Any]) -> None:
+    """Refuse two different levels.
+
+    Raises:
+        UsageError: there are two.
+    """
+    if values["verbose"] and values["log_level"] is not LogLevel.DEBUG:
+        _refuse(values, ("log_level",), "{} contradicts -v, which is --log-level debug: give only one of them.")
 
 
 def _check_restarts(values: Mapping[str, Any]) -> None:

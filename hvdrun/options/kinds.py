@@ -25,6 +25,21 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
+class LogLevel(StrEnum):
+    """A level of the log; the words of Horovod are taken too."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "LogLevel | None":
+        word = str(value).lower()
+        return next((each for each in cls if each.value == _HOROVOD_LEVELS.get(word, word)), None)
+
+
+_HOROVOD_LEVELS = {"trace": "debug", "fatal": "error"}
 MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, or take minutes to refuse
 MAX_DURATION_SECONDS = 366 * 24 * 3600.0  # timers of the operating system overflow far beyond
 MAX_PORT = 65_535

@@ -25,6 +25,7 @@ from hvdrun.spec.mapping import map_workers
 from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import Allocation, Remote
 from rendezvous.bootstrap import JOB
+from rendezvous.core.messages import Level
 from rendezvous.core.model import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS
 
 LONGEST_EXAMPLE = 120  # characters; an error does not repeat a longer command line
@@ -174,6 +175,7 @@ def _make_spec(
         fill(
             Display,
             values,
+            log_level=Level(values["log_level"].value),
             remarks=(*explain_mca(values["mca"]), *described, *remarks, *_explain_torchrun(command, values["size"])),
         ),
     )

@@ -18,6 +18,7 @@ from hvdrun.options.kinds import (
     SLOTS,
     TIME,
     TIME_OR_ZERO,
+    LogLevel,
     Shell,
     parse_absolute_path,
     parse_bind,
@@ -42,6 +43,7 @@ from hvdrun.spec.limits import (
     DEFAULT_START_TIMEOUT_SECONDS,
     RESTART_LEASE_SECONDS,
 )
+from hvdrun.spec.log_format import LogFormat
 from hvdrun.spec.mapping import MapBy
 from rendezvous.bootstrap import BACKEND, HOROVOD_SHIM, Backend
 from rendezvous.bootstrap import CHECKPOINT as CHECKPOINT_VARIABLE
@@ -338,6 +340,28 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "the others have none.",
             Kind(parse_whole_number, "RANK", "the rank of one worker", "0"),
         ),
+        Option(
+            "--log-level",
+            "log_level",
+            "Which of its own sentences hvdrun prints: debug adds what it does, warning leaves losses and faults, "
+            "error only why the job failed. Horovod's words are taken too.",
+            Kind(LogLevel, "LEVEL", "debug, info, warning or error", "warning"),
+            default=LogLevel.INFO.value,
+        ),
+        Option(
+            "--log-file",
+            "log_file",
+            "Also write these sentences to the end of this file of this machine, each with time, level, host and job.",
+            Kind(parse_local_path, FILE.metavar, FILE.wanted, "hvdrun.log"),
+        ),
+        Option(
+            "--log-format",
+            "log_format",
+            "The form of that file: text, or json with one object in each line. With json and without --log-file, "
+            "hvdrun's own lines on standard error have this form.",
+            Kind(LogFormat, "FORMAT", "text or json", "json"),
+            default=LogFormat.TEXT.value,
+        ),
         Option("--no-prefix", "marks_ranks", "Print the workers' lines without [rank] before each.", switches_off=True),
         Option(
             "--prefix-output-with-timestamp -prefix-timestamp",
@@ -394,7 +418,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option("--allow-run-as-root -allow-run-as-root", "allow_run_as_root", "Root may use hvdrun like any user."),
     ),
     "Other": (
-        Option("-v --verbose", "verbose", "Print what hvdrun itself does."),
+        Option("-v --verbose", "verbose", "Print what hvdrun itself does; the same as --log-level debug."),
         Option(
             "--config-file",
             "config_file",

@@ -10,6 +10,7 @@ from hvdrun.shim.path import VARIABLE, ShimMode
 from hvdrun.spec.command import reads_program
 from hvdrun.spec.environment import ELASTIC
 from hvdrun.spec.limits import Limits
+from hvdrun.spec.log_format import LogFormat
 from hvdrun.spec.mapping import take_slots
 from hvdrun.spec.remote import Remote
 from rendezvous.bootstrap import (
@@ -20,6 +21,7 @@ from rendezvous.bootstrap import (
     Backend,
     torch_job_environment,
 )
+from rendezvous.core.messages import Level
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.scheduling import place
 from rendezvous.wire.orders import WorkerOptions
@@ -99,6 +101,9 @@ class Display:
     marks_as_horovod: the marks have the form of Horovod's launcher.
     output_folder: the folder for files with the workers' output, an absolute path; None for no files.
     verbose: print what hvdrun itself does.
+    log_level: what is less important is not printed; verbose is the level debug.
+    log_file: where hvdrun's own sentences are written too, an absolute path; None for no file.
+    log_format: text or json; of the file, and without one of the sentences on standard error.
     dry_run: start nothing, and print what would be started.
     remarks: sentences for the user about a request that is not wrong.
     """
@@ -108,8 +113,16 @@ class Display:
     marks_as_horovod: bool = False
     output_folder: Path | None = None
     verbose: bool = False
+    log_level: Level = Level.INFO
+    log_file: Path | None = None
+    log_format: LogFormat = LogFormat.TEXT
     dry_run: bool = False
     remarks: tuple[str, ...] = ()
+
+    @property
+    def least_level(self) -> Level:
+        """Of the sentences that are printed."""
+        return Level.DEBUG if self.verbose else self.log_level
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,6 +192,12 @@ class Level(StrEnum):
     DEBUG = "debug"  # only with -v
     INFO = "info"
     WARNING = "warning"  # a worker or a host was lost
+    ERROR = "error"  # the job fails
+
+    def reaches(self, least: "Level") -> bool:
+        """It is at least as important as that one."""
+        order = tuple(Level)
+        return order.index(self) >= order.index(least)
 
 
 @dataclass(frozen=True, slots=True)

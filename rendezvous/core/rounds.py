@@ -17,7 +17,7 @@ from dataclasses import replace
 from rendezvous.core.failures import CrashLoop
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.losses import KEPT_LOSSES, count_slot_failure, lose_host
-from rendezvous.core.messages import Effects, Log, Lost
+from rendezvous.core.messages import Effects, Level, Log, Lost
 from rendezvous.core.model import Slot, Worker, rank
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome, run_short
 from rendezvous.core.reports import Action, RecoveryDecision
@@ -178,7 +178,7 @@ def start_round(state: State) -> tuple[State, Effects]:
 def _tell(state: State, restart: Restart, what: str) -> tuple[State, Log]:
     """Log what follows from the loss, which is named the first time."""
     known = replace(state, restart=None if state.restart is None else replace(state.restart, is_told=True))
-    return known, Log(what if restart.is_told else f"{restart.outcome.reason.rstrip('.')}; {what}")
+    return known, Log(what if restart.is_told else f"{restart.outcome.reason.rstrip('.')}; {what}", Level.WARNING)
 
 
 def _has_enough(state: State, slots: Sequence[Slot]) -> bool:

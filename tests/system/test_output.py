@@ -1,9 +1,12 @@
 """The workers' output as hvdrun shows it: every byte, in order, each line marked with its rank."""
 
 import hashlib
+import json
 import os
+import socket
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -76,3 +79,19 @@ def test_a_full_disk_is_an_error_though_all_workers_end_well(hvdrun: Launcher) -
             "hvdrun: a part of the standard output is lost: No space left on device",
         ],
     )
+
+
+def test_the_log_has_what_hvdrun_and_its_agents_say_with_time_level_host_and_job(hvdrun: Launcher) -> None:
+    words = ("-np", "2", "--log-level", "debug", "--log-file", "log", "--log-format", "json", "--max-restarts", "1")
+    finished = hvdrun(*words, "sh", "-c", "[ $HOROVOD_RANK = 0 ] || exit 3; sleep 60")
+    assert finished.returncode == 3
+    records = [json.loads(line) for line in (hvdrun.directory / "log").read_text().splitlines()]
+    said = [line.removeprefix("hvdrun: ") for line in finished.stderr.splitlines() if line.startswith("hvdrun: ")]
+    assert [record["message"] for record in records] == said
+    assert {record["host"] for record in records} == {socket.gethostname()}
+    assert len({record["job"] for record in records}) == 1
+    assert all(datetime.fromisoformat(record["time"]).tzinfo for record in records)
+    levels = {record["level"]: record["message"] for record in records}  # the last one of each
+    assert "are started again (0 of 1 restarts left)" in levels["warning"]
+    assert "rank 1 on localhost (slot 1) failed first" in levels["error"]
+    assert {"debug", "info"} < set(levels)

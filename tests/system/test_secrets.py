@@ -14,6 +14,8 @@ from tests.system.tables import rest_nightly
 # Keys and certificates, as PEM or as the numbers inside.
 SECRET = re.compile(rb"PRIVATE KEY|BEGIN CERTIFICATE|MIG[A-Za-z0-9+/]{20}|MIIB")
 
+PASSWORD = "hunter2"  # noqa: S105 - a test's own
+
 # Rank 0 gives the test the generation's key.
 JOINS = f"""{WAIT_FOR}
 from rendezvous.bootstrap import Bootstrap
@@ -33,7 +35,8 @@ client.close()
 @pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
 def test_no_secret_is_to_be_seen_while_a_job_runs(hvdrun: Launcher, *, forks: bool) -> None:
     hvdrun.write("train.py", JOINS)
-    running = hvdrun.start("-np", "2", "--verbose", "python", "train.py", forks=forks)
+    options = ("-np", "2", "-x", f"PASSWORD={PASSWORD}", "--log-level", "debug", "--log-file", "log")
+    running = hvdrun.start(*options, "python", "train.py", forks=forks)
     for rank in range(2):
         running.stdout.wait_for(rf"^\[{rank}\] .* alive$", 60)
     key = (hvdrun.directory / "key").read_bytes()
@@ -53,7 +56,8 @@ def test_no_secret_is_to_be_seen_while_a_job_runs(hvdrun: Launcher, *, forks: bo
     hvdrun.write("go", "")
     finished = running.wait()
     assert finished.returncode == 0
-    texts += [finished.stdout.encode(), finished.stderr.encode()]
+    texts += [finished.stdout.encode(), finished.stderr.encode(), (hvdrun.directory / "log").read_bytes()]
+    assert all(PASSWORD not in text.decode(errors="replace") for text in texts[-3:])
     assert [text for text in texts if SECRET.search(text) or any(form in text for form in forms)] == []
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from hvdrun.cli.program import main, read_spec
 from hvdrun.console import Console, Page
 from hvdrun.errors import HostsFailedError, LaunchError, UsageError
 from hvdrun.spec.jobspec import JobSpec
+from rendezvous.core.messages import Level
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.interpreter import run_python
@@ -216,6 +218,57 @@ def test_a_remark_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(words, lambda *_: 0) == 0
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("hvdrun: -mca has no effect")
+
+
+@pytest.mark.parametrize(
+    ("words", "level", "verbose"),
+    [
+        ("", Level.INFO, False),
+        ("-v", Level.DEBUG, True),
+        ("--log-level debug -v", Level.DEBUG, True),
+        ("--log-level Warning", Level.WARNING, False),
+        ("--log-level FATAL", Level.ERROR, False),
+        ("--log-level TRACE", Level.DEBUG, False),
+    ],
+)
+def test_levels_are_those_of_hvdrun_or_horovods_words(words: str, level: Level, verbose: bool) -> None:
+    display = read_spec(["-np", "1", *words.split(), "true"]).display
+    assert (display.least_level, display.verbose) == (level, verbose)
+
+
+@pytest.mark.parametrize("words", ["-v", "--log-level debug", "--log-level=TRACE"])
+def test_a_bug_has_a_traceback_where_details_are_asked_for_and_always_in_the_log(
+    words: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def launch(_spec: JobSpec, _console: Console) -> int:
+        raise AssertionError("never")
+
+    assert main(["-np", "1", *words.split(), "--log-file", str(tmp_path / "log"), "true"], launch) == 125
+    assert "Traceback" in capfd.readouterr().err
+    text = (tmp_path / "log").read_text()
+    assert "this is a bug in hvdrun: AssertionError: never\n" in text
+    assert "Traceback" in text
+
+
+def test_an_error_is_in_the_log_and_said_once(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def launch(_spec: JobSpec, _console: Console) -> int:
+        raise HostsFailedError([LaunchError("a"), LaunchError("b")], 2)
+
+    path = tmp_path / "log"
+    for words in (["--log-file", str(path)], []):
+        assert main(["-np", "1", "--log-format", "json", *words, "true"], launch) == 125
+    *lines, record = capfd.readouterr().err.splitlines()
+    assert lines == ["hvdrun: 2 of 2 hosts cannot be used:", "  a", "  b"]
+    for text in (record, path.read_text()):
+        found = json.loads(text)
+        assert (found["message"], found["details"]) == ("2 of 2 hosts cannot be used:", ["a", "b"])
+    assert main(["-np", "1", "--log-file", str(tmp_path), "true"], launch) == 125
+    assert "of --log-file cannot be written: Is a directory" in capfd.readouterr().err
+
+
+def test_a_dry_run_writes_no_log(tmp_path: Path) -> None:
+    assert main(["-np", "1", "--log-file", str(tmp_path / "log"), "--dry-run", "true"]) == 0
+    assert not (tmp_path / "log").exists()
 
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}"

@@ -2,24 +2,45 @@
 
 import asyncio
 import fcntl
+import json
 import os
 import re
+import socket
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from hvdrun.console import Console, Marks, Page
+from hvdrun.spec.log_format import LogFormat
+from rendezvous.core.messages import Level
 from rendezvous.core.state import StartProgress
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.console.screens import Screen, at
-from tests.waiting import LIMIT_SECONDS, in_loop
+from tests.waiting import LIMIT_SECONDS, happen, in_loop
 
 PAGE = Page(rank=0, worker=at(0), returncode=3)
 
 
-def make_console(screen: Screen, environment: Mapping[str, str] = os.environ, *, verbose: bool = False) -> Console:
-    return Console(verbose=verbose, marks=Marks(), descriptors=screen.descriptors, environment=environment)
+def make_console(
+    screen: Screen,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    level: Level = Level.INFO,
+    marks: Marks = Marks(),  # noqa: B008 - an immutable value may be shared
+    log_format: LogFormat = LogFormat.TEXT,
+) -> Console:
+    return Console(
+        level=level,
+        marks=marks,
+        job="a1b2",
+        log_format=log_format,
+        descriptors=screen.descriptors,
+        environment=environment,
+    )
 
 
 def test_a_notice_is_one_marked_line(pipe: Screen) -> None:
@@ -29,13 +50,68 @@ def test_a_notice_is_one_marked_line(pipe: Screen) -> None:
     assert pipe.read() == "hvdrun: two lines \\udcff\n"
 
 
-@pytest.mark.parametrize(("verbose", "expected"), [(True, "hvdrun: detail\nhvdrun: end\n"), (False, "hvdrun: end\n")])
-def test_details_are_shown_on_request(pipe: Screen, verbose: bool, expected: str) -> None:
-    console = make_console(pipe, verbose=verbose)
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        (Level.DEBUG, ["detail", "news", "loss"]),
+        (Level.INFO, ["news", "loss"]),
+        (Level.WARNING, ["loss"]),
+        (Level.ERROR, []),
+    ],
+)
+def test_sentences_below_the_level_are_not_said_and_the_page_is(
+    pipe: Screen, level: Level, expected: list[str]
+) -> None:
+    console = make_console(pipe, level=level)
     console.verbose("detail")
-    console.notice("end")
+    console.notice("news")
+    console.notice("loss", Level.WARNING)
+    console.page(PAGE)
     console.end(LIMIT_SECONDS)
-    assert pipe.read() == expected
+    failed = "rank 0 on a (slot 0) failed first: exit code 3"
+    assert pipe.read() == "".join(f"hvdrun: {text}\n" for text in [*expected, failed])
+
+
+def test_the_log_file_has_what_is_said_and_the_console_stays_as_it_is(pipe: Screen, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("of a job before\n")
+    console = make_console(pipe, log_format=LogFormat.JSON)
+    console.keep_log(tmp_path / "log")
+    console.verbose("detail")
+    console.notice("two\nlines", Level.WARNING, "b")
+    console.page(replace(PAGE, last_lines=("words",)))
+    assert not console.report("no more")
+    console.end(LIMIT_SECONDS)
+    assert pipe.read().startswith("hvdrun: two lines\nhvdrun: rank 0 on a (slot 0) failed first: exit code 3\n")
+    before, *records = (tmp_path / "log").read_text().splitlines()
+    assert before == "of a job before"
+    parts = ("level", "job", "host", "message", "details")
+    assert [tuple(json.loads(record).get(part) for part in parts) for record in records] == [
+        ("warning", "a1b2", "b", "two lines", None),
+        ("error", "a1b2", "a", "rank 0 on a (slot 0) failed first: exit code 3", ["It wrote last:", "| words"]),
+        ("error", "a1b2", socket.gethostname(), "no more", None),
+    ]
+
+
+def test_a_record_of_json_takes_the_place_of_each_line_where_there_is_no_file(pipe: Screen) -> None:
+    console = make_console(pipe, marks=Marks(times=True), log_format=LogFormat.JSON)
+    console.notice("x")
+    assert console.report("no more", "detail")
+    console.end(LIMIT_SECONDS)
+    assert [json.loads(line)["message"] for line in pipe.read().splitlines()] == ["x", "no more"]
+
+
+@in_loop
+async def test_a_log_on_a_full_disk_is_reported_once(pipe: Screen) -> None:
+    console = make_console(pipe)
+    console.keep_log(Path("/dev/full"))
+    console.watch(Mock(), Mock())
+    for text in ("one", "two"):
+        console.notice(text)
+    await happen(lambda: console._log._has_failed, "the failure is known")
+    console.notice("three")
+    console.end(0)
+    told = "hvdrun: '/dev/full' cannot be written, and lacks what hvdrun says meanwhile: No space left on device"
+    assert pipe.read().splitlines() == ["hvdrun: one", "hvdrun: two", told, "hvdrun: three"]
 
 
 @in_loop
@@ -76,7 +152,7 @@ def test_a_line_after_the_end_never_waits(pipe: Screen) -> None:
 def test_a_reader_that_has_gone_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    console = Console(verbose=False, marks=Marks(), descriptors=dict.fromkeys(OutputStream, writing))
+    console = Console(marks=Marks(), descriptors=dict.fromkeys(OutputStream, writing))
     console.notice("x")
     assert not console.end(LIMIT_SECONDS)
     console.page(PAGE)

@@ -40,8 +40,21 @@ class Paper:
         self.notices: list[str] = []
         self.details: list[str] = []
         self.pages: list[Page] = []
-        self.notice, self.verbose, self.page = self.notices.append, self.details.append, self.pages.append
+        self.levels: list[Level] = []
+        self.hosts: list[str | None] = []
+        self.page = self.pages.append
         self.output = self
+
+    def notice(self, text: str, level: Level = Level.INFO, host: str | None = None) -> None:
+        """See `Console`."""
+        self.notices.append(text)
+        self.levels.append(level)
+        self.hosts.append(host)
+
+    def verbose(self, text: str, host: str | None = None) -> None:
+        """See `Console`."""
+        self.details.append(text)
+        self.hosts.append(host)
 
     def tail(self, worker: Worker) -> tuple[str, ...]:
         """See `OutputPrinter`."""
@@ -217,6 +230,14 @@ def test_a_stop_notice_is_printed(paper: Paper, reporter: JobReporter) -> None:
     assert log is not None
     reporter.log(log)
     assert paper.notices == ["host b got a stop notice."]
+
+
+def test_sentences_of_the_core_keep_their_level_and_host(paper: Paper, reporter: JobReporter) -> None:
+    reporter.log(Log("host b was lost", Level.WARNING, "b"))
+    reporter.log(Log("launch b:0", Level.DEBUG))
+    reporter.explain(Finish(Outcome(124, Cause.START_TIMED_OUT, "late.", host="c"), Explanation.SENTENCE, "it is late"))
+    assert paper.levels == [Level.WARNING, Level.ERROR]
+    assert paper.hosts == ["b", None, "c"]
 
 
 def test_the_page_of_a_recovery_has_its_reason_and_notes(paper: Paper, reporter: JobReporter) -> None:

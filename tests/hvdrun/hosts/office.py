@@ -34,7 +34,7 @@ class Office:
         self.is_over = False
         self.pool = AgentPool(tasks, ignore, self._lose)
         self.details: list[str] = []  # that -v shows
-        console = Mock(notice=self.said.append, verbose=self.details.append)
+        console = Mock(notice=lambda text, *_: self.said.append(text), verbose=self.details.append)
         self._server = Mock(open=AsyncMock(return_value=1), submit=self._submit)
         self._server.number_agent = lambda host: self.numbers.get(host, 1)
         self._server.state.outcome = None

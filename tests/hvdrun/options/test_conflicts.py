@@ -77,6 +77,7 @@ ELASTIC = "--max-np --slots-per-host --elastic-timeout --reset-limit --slot-fail
     [
         *((f"{flag} 4", f"^{flag} means nothing .*--min-np.*--host-discovery-script") for flag in ELASTIC.split()),
         ("--blacklist-cooldown-range 10 100", "^--blacklist-cooldown-range means nothing"),
+        ("-v --log-level warning", "^--log-level contradicts -v, which is --log-level debug: give only one of them"),
         ("--min-np 3", "^--min-np 3 does not fit -np 2"),
         ("--min-np 1 --max-np 1", "^--max-np 1 does not fit -np 2"),
         ("--min-np 1 --reset-limit -1", "^--reset-limit takes a number from 0"),

@@ -4,11 +4,13 @@ from dataclasses import fields
 
 import pytest
 
+from hvdrun.options.kinds import LogLevel
 from hvdrun.options.table import BY_FLAG, OPTIONS
 from hvdrun.processes.binding import BindTo
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.jobspec import Display, Workers
 from hvdrun.spec.limits import Elasticity, Limits
+from hvdrun.spec.log_format import LogFormat
 from hvdrun.spec.mapping import MapBy
 from hvdrun.spec.remote import Joining, Remote
 from rendezvous.core.model import Recovery, Restarts
@@ -33,6 +35,8 @@ def test_every_default_is_what_its_option_reads() -> None:
         "bind_to": [BindTo.NONE],
         "map_by": [MapBy.SLOT],
         "horovod_shim": [ShimMode.AUTO],
+        "log_level": [LogLevel.INFO],
+        "log_format": [LogFormat.TEXT],
     }
 
 
