@@ -244,7 +244,13 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
 
     display, size, elasticity = spec.display, spec.workers.size, spec.limits.elasticity
     marks = Marks(ranks=display.marks_ranks, hosts=hosts, times=display.marks_times, horovod=display.marks_as_horovod)
-    console = Console(level=display.least_level, marks=marks, job=name_job(os.environ), log_format=display.log_format)
+    console = Console(
+        level=display.least_level,
+        marks=marks,
+        job=name_job(os.environ),
+        folds=size > 1 or elasticity is not None,
+        log_format=display.log_format,
+    )
     try:
         if display.log_file is not None and not display.dry_run:
             console.keep_log(display.log_file)

@@ -32,6 +32,7 @@ class Console:
         level: what is less important is not said.
         marks: what stands before lines.
         job: the name of the job.
+        folds: equal tracebacks of several workers are shown once.
         log_format: of the records in the file of `keep_log`; without that, JSON takes the place of hvdrun's own lines.
         descriptors: where the streams go; hvdrun's own.
         environment: where NO_COLOR, TERM and GITHUB_ACTIONS are looked up.
@@ -43,6 +44,7 @@ class Console:
         level: Level = Level.INFO,
         marks: Marks,
         job: str = "",
+        folds: bool = False,
         log_format: LogFormat = LogFormat.TEXT,
         descriptors: Mapping[OutputStream, int] = DESCRIPTORS,
         environment: Mapping[str, str] = os.environ,
@@ -69,7 +71,7 @@ class Console:
             self._status = StatusLine(self._writer, self._errors, coloured=self._is_coloured)
 
         files = {stream: _identify(descriptor) for stream, descriptor in descriptors.items()}
-        self._marker = OutputMarker(marks, terminals=terminals, files=files, coloured=coloured)
+        self._marker = OutputMarker(marks, terminals=terminals, files=files, coloured=coloured, folds=folds)
         self.files: OutputFiles | None = None
         self.output = OutputPrinter(self._marker, self._writer, descriptors, self._status)
 
@@ -180,6 +182,7 @@ class Console:
 
     def end(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
+        self.output.release()
         if self._status is not None:
             self._status.erase()
         if self.files is not None:

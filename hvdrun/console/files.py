@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from hvdrun.console.file_index import INDEX_NAME, FileIndex, IndexFile
-from hvdrun.console.marks import STREAM_NAMES, Marks, OutputMarker, Source, read_local_clock
+from hvdrun.console.folding import Source
+from hvdrun.console.marks import STREAM_NAMES, Marks, OutputMarker, read_local_clock
 from hvdrun.console.partial_lines import IN_A_FILE_SECONDS, PartialLines
 from hvdrun.console.writer import Writer
 from hvdrun.errors import LaunchError

@@ -226,13 +226,13 @@ def _cut(line: bytes) -> bytes:
 
 _INTERRUPT = b"KeyboardInterrupt"
 # Each stands between two empty lines.
-_JOINTS = frozenset(
+JOINTS = frozenset(
     {
         b"During handling of the above exception, another exception occurred:",
         b"The above exception was the direct cause of the following exception:",
     }
 )
-_JOINT_LINES = 3
+JOINT_LINES = 3
 _FRAME = re.compile(rb'  File "(.+)", line (\d+), in (.+)')
 _COMMAND = b"<string>"  # of python -c; libraries generate code of this name, too
 _NOT_THE_PROGRAM_S = re.compile(rb"^<(?!stdin>)|/lib/python3|/worker_runtime/|/rendezvous/client/|/hvdrun/shim/")
@@ -282,10 +282,10 @@ class InterruptFilter:
             return not line.startswith(_TRACEBACK)
         before, last = [b"", b"", *(each.strip() for each in self._held[-2:])][-2:]
         if line.startswith(_TRACEBACK):
-            return before in _JOINTS and not last
+            return before in JOINTS and not last
         if not line.strip():
             return bool(last)
-        return bool(self._held) and not last and line.strip() in _JOINTS
+        return bool(self._held) and not last and line.strip() in JOINTS
 
     def _hold(self, line: bytes) -> None:
         self._held.append(line)
@@ -294,7 +294,7 @@ class InterruptFilter:
         elif self._is_within and line.strip() and not line.startswith(b" "):
             # Python may print empty lines within.
             self._is_within = False
-        elif self._has_left_out and len(self._held) == _JOINT_LINES:
+        elif self._has_left_out and len(self._held) == JOINT_LINES:
             self._held.clear()
 
 

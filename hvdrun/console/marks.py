@@ -1,15 +1,16 @@
 """What stands before each line of a worker: the time and the rank."""
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from types import MappingProxyType
-from typing import NamedTuple
 
+from hvdrun.console.folding import Source, TracebackFolder
 from hvdrun.console.lines import MAX_LINE_BYTES, InterruptFilter, LineSplitter, Tail
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Generation, Worker
+from rendezvous.core.outcome import describe_ranks
 from rendezvous.wire.orders import OutputStream
 
 STREAM_NAMES: Mapping[OutputStream, str] = {OutputStream.STDOUT: "stdout", OutputStream.STDERR: "stderr"}
@@ -47,6 +48,11 @@ class Marks:
         if coloured:
             name = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{name}\x1b[{_OWN_COLOUR}m"
         return f"{time}{name} ".encode()
+
+    def render_several(self, ranks: Sequence[int], now: datetime) -> bytes:
+        """The mark of a line that several workers have written, `[0-6,9]`."""
+        _, _, runs = describe_ranks(ranks).partition(" ")
+        return f"{render_time(now) if self.times else ''}[{runs.replace(' ', '')}] ".encode()
 
     def render_own(self, text: str, now: datetime) -> str:
         """The lines of hvdrun's own `text`, each with its time where lines have one."""
@@ -90,13 +96,6 @@ def render_time(now: datetime) -> str:
     return f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03} "
 
 
-class Source(NamedTuple):
-    """One stream of one worker."""
-
-    worker: Worker
-    stream: OutputStream
-
-
 def read_local_clock() -> datetime:
     """The local time, with its zone."""
     return datetime.now().astimezone()
@@ -114,6 +113,7 @@ class OutputMarker:
         files: of the other streams, which file each goes to; two may share one. Where a stream has none, each worker
             writes a file of its own.
         coloured: the streams in which marks have colours.
+        folds: equal tracebacks of several workers are shown once, where marks say whose they are.
         clock: the local time.
         max_line_bytes: a longer line is cut.
     """
@@ -125,6 +125,7 @@ class OutputMarker:
         terminals: Collection[OutputStream] = (),
         files: Mapping[OutputStream, Hashable] = MappingProxyType({}),
         coloured: Collection[OutputStream] = (),
+        folds: bool = False,
         clock: Callable[[], datetime] = read_local_clock,
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
@@ -143,6 +144,9 @@ class OutputMarker:
         self._numbers = count()
         self._filters: dict[Source, InterruptFilter] = {}
         self._hides_interrupts = False
+        self._folder: TracebackFolder | None = None
+        if folds and marks.ranks and not marks.horovod:
+            self._folder = TracebackFolder()
 
     def hide_interrupts(self) -> None:
         """Leave tracebacks of KeyboardInterrupt on standard error out from now on."""
@@ -155,7 +159,27 @@ class OutputMarker:
         splitter = self._splitters.get(source)
         if splitter is None:
             splitter = self._splitters[source] = LineSplitter(self._max_line_bytes)
-        return self._mark(source, self._hide(source, splitter.feed(data)))
+        lines = self._hide(source, splitter.feed(data))
+        if lines and self._folder is not None:
+            lines = self._folder.take(source, lines, int(source in self._begun))
+        return self._mark(source, lines)
+
+    def holds(self, worker: Worker) -> bool:
+        """Lines of this worker are held back until `release`."""
+        return self._folder is not None and self._folder.holds(worker)
+
+    @property
+    def must_release(self) -> bool:
+        """Too many lines are held back."""
+        return self._folder is not None and self._folder.is_full
+
+    def release(self) -> Iterator[tuple[OutputStream, bytes]]:
+        """All lines that were held back, marked, with their streams."""
+        for part in self._folder.release() if self._folder is not None else ():
+            first, *others = part.sources
+            for source in others:
+                self._tails.setdefault(source, Tail(self._numbers)).add(part.lines)
+            yield first.stream, self._mark(first, part.lines, [self._ranks[source.worker] for source in part.sources])
 
     def waits(self, worker: Worker, stream: OutputStream) -> bool:
         """`flush` would show an incomplete line."""
@@ -235,17 +259,22 @@ class OutputMarker:
         shown = int(source in self._begun)  # of the first line the beginning is shown already
         return [*lines[:shown], *self._filters.setdefault(source, InterruptFilter()).feed(lines[shown:])]
 
-    def _mark(self, source: Source, lines: list[bytes]) -> bytes:
+    def _mark(self, source: Source, lines: list[bytes], ranks: Sequence[int] = ()) -> bytes:
         if not lines:
             return b""
         self._tails.setdefault(source, Tail(self._numbers)).add(lines)
-        return self._show(source, *lines, begun=self._begun.pop(source, 0))
+        return self._show(source, *lines, begun=self._begun.pop(source, 0), ranks=ranks)
 
-    def _show(self, source: Source, *lines: bytes, begun: int = 0) -> bytes:
-        """The lines, marked; of the first one `begun` bytes are shown already. The last one may have no end."""
+    def _show(self, source: Source, *lines: bytes, begun: int = 0, ranks: Sequence[int] = ()) -> bytes:
+        """The lines, marked; of the first one `begun` bytes are shown already. The last one may have no end.
+
+        ranks: of all workers that have written them, where these are several.
+        """
         rank, host = self._ranks[source.worker], source.worker.slot.host
         coloured, stream = source.stream in self._coloured, STREAM_NAMES[source.stream]
         mark = self._marks.render(rank, host, self._clock(), coloured=coloured, stream=stream)
+        if len(ranks) > 1:
+            mark = self._marks.render_several(ranks, self._clock())
         before = self.leave_line(source.stream, source)
         file = self._files.get(source.stream, source)
         lead = mark

@@ -7,13 +7,15 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from hvdrun.console.files import OutputFiles
-from hvdrun.console.marks import OutputMarker, Source
+from hvdrun.console.folding import Source
+from hvdrun.console.marks import OutputMarker
 from hvdrun.console.partial_lines import IN_A_FILE_SECONDS, ON_A_TERMINAL_SECONDS, PartialLines
 from hvdrun.console.start_line import StatusLine
 from hvdrun.console.writer import Writer
 from rendezvous.core.model import Worker
 from rendezvous.wire.orders import OutputStream
 
+FOLDING_SECONDS = 0.5  # that a traceback is held back
 _LOOK_SECONDS = 0.002  # between two checks whether the writer has written
 
 DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.STDERR: 2}
@@ -35,6 +37,7 @@ class OutputPrinter:
         self._status = status
         self._partial_lines = PartialLines(self._flush)
         self._copy: OutputFiles | None = None
+        self._folding: asyncio.TimerHandle | None = None
 
     def copy_to(self, copy: OutputFiles) -> None:
         """Copy all output from now on."""
@@ -51,7 +54,13 @@ class OutputPrinter:
         if self._marker.is_on_a_terminal(stream):
             limit_seconds = ON_A_TERMINAL_SECONDS
         has_begun = self._marker.waits(worker, stream)
-        self._partial_lines.note(Source(worker, stream), limit_seconds, has_ended=bool(lines), has_begun=has_begun)
+        is_held = self._marker.holds(worker)
+        has_ended = bool(lines) or is_held
+        self._partial_lines.note(Source(worker, stream), limit_seconds, has_ended=has_ended, has_begun=has_begun)
+        if self._marker.must_release:
+            self.release()
+        elif is_held and self._folding is None:
+            self._folding = asyncio.get_running_loop().call_later(FOLDING_SECONDS, self.release)
         if self._copy is not None:
             await self._copy.write(worker, rank, stream, data)
         await self._writer.drain()
@@ -60,6 +69,7 @@ class OutputPrinter:
         """A worker has ended, and this was all its output: print its last line, if it was not complete."""
         if self._copy is not None:
             self._copy.finish(worker)
+        self.release()
         for stream in OutputStream:
             self._partial_lines.call_off(Source(worker, stream))
             self._put(stream, self._marker.finish(worker, stream))
@@ -107,12 +117,23 @@ class OutputPrinter:
 
     async def close(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
+        self.release()
         self._partial_lines.call_off_all()
         is_copied = self._copy is None or await self._copy.close(limit_seconds)
         return await self._writer.close(limit_seconds) and is_copied
 
     def _flush(self, source: Source) -> None:
+        if self._marker.holds(source.worker) and self._marker.waits(*source):
+            self.release()
         self._put(source.stream, self._marker.flush(*source))
+
+    def release(self) -> None:
+        """Show the tracebacks that were held back."""
+        if self._folding is not None:
+            self._folding.cancel()
+            self._folding = None
+        for stream, data in self._marker.release():
+            self._put(stream, data)
 
     def _put(self, stream: OutputStream, data: bytes) -> None:
         if data and self._status is not None:

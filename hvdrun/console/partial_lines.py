@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from hvdrun.console.marks import Source
+from hvdrun.console.folding import Source
 
 ON_A_TERMINAL_SECONDS = 0.1
 IN_A_FILE_SECONDS = 5.0  # longer: what comes between the parts of a line tears it

@@ -362,7 +362,12 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             Kind(LogFormat, "FORMAT", "text or json", "json"),
             default=LogFormat.TEXT.value,
         ),
-        Option("--no-prefix", "marks_ranks", "Print the workers' lines without [rank] before each.", switches_off=True),
+        Option(
+            "--no-prefix",
+            "marks_ranks",
+            "Print the workers' lines without [rank] before each; equal tracebacks are not folded then.",
+            switches_off=True,
+        ),
         Option(
             "--prefix-output-with-timestamp -prefix-timestamp",
             "marks_times",

@@ -95,3 +95,22 @@ def test_the_log_has_what_hvdrun_and_its_agents_say_with_time_level_host_and_job
     assert "are started again (0 of 1 restarts left)" in levels["warning"]
     assert "rank 1 on localhost (slot 1) failed first" in levels["error"]
     assert {"debug", "info"} < set(levels)
+
+
+def test_a_traceback_that_all_workers_write_is_shown_once(hvdrun: Launcher) -> None:
+    script = """
+import os, time, traceback
+while not os.path.exists("go"):
+    try:
+        open("absent")
+    except FileNotFoundError:
+        traceback.print_exc()
+    time.sleep(0.1)
+"""
+    hvdrun.write("train.py", script)
+    running = hvdrun.start("-np", "3", "--output-filename", "out", "python", "train.py")
+    running.stderr.wait_for(r"(?m)^\[0-2\] Traceback .*\n(\[0-2\] .*\n)+\[0-2\] FileNotFoundError: .*$", 60)
+    hvdrun.write("go", "")
+    assert running.wait().returncode == 0
+    for rank in range(3):
+        assert f"[{rank}] Traceback" in (hvdrun.directory / "out" / f"rank.{rank}" / "stderr").read_text()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.console.files import OutputFiles
-from hvdrun.console.marks import Marks, OutputMarker, Source
+from hvdrun.console.folding import Source
+from hvdrun.console.marks import Marks, OutputMarker
 from hvdrun.console.output import OutputPrinter
 from hvdrun.console.partial_lines import PartialLines
 from hvdrun.console.writer import Writer
