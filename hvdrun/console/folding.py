@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hvdrun.console.lines import JOINT_LINES, JOINTS, begins_traceback, ends_traceback, strip_margin
+from hvdrun.console.lines import JOINT_LINES, JOINTS, begins_traceback, ends_traceback, find_traceback, strip_margin
 from rendezvous.core.model import Worker
 from rendezvous.wire.orders import OutputStream
 
@@ -51,15 +51,15 @@ class TracebackFolder:
 
     def take(self, source: Source, lines: list[bytes], shown: int) -> list[bytes]:
         """Of these lines, all that are to be shown now. Of the first ones (`shown`) a part is shown already."""
-        begin = 0
+        begin: int | None = 0
         if source.worker not in self._held:
-            begin = len(lines)
+            begin = None
             if source.stream is OutputStream.STDERR:
-                places = range(shown, len(lines))
-                begin = next((place for place in places if begins_traceback(lines[place])), begin)
-        if begin < len(lines):
-            self._held.setdefault(source.worker, []).append(Part((source,), lines[begin:]))
-            self._size += sum(map(len, lines[begin:]))
+                begin = find_traceback(lines, shown)
+        if begin is None:
+            return lines
+        self._held.setdefault(source.worker, []).append(Part((source,), lines[begin:]))
+        self._size += sum(map(len, lines[begin:]))
         return lines[:begin]
 
     def release(self) -> Iterator[Part]:

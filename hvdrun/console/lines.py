@@ -208,6 +208,13 @@ def begins_traceback(line: bytes) -> bool:
     return _TRACEBACK in line and strip_margin(line).startswith(_TRACEBACK)
 
 
+def find_traceback(lines: Sequence[bytes], since: int) -> int | None:
+    """The place of the first of these lines that begins a traceback; None where none does."""
+    if _TRACEBACK not in b"".join(lines):  # one search costs less than one for each line
+        return None
+    return next((place for place in range(since, len(lines)) if begins_traceback(lines[place])), None)
+
+
 def ends_traceback(text: bytes) -> bool:
     """Whether this line after a traceback's first, without its margin, is the exception's."""
     return bool(text.strip()) and not text.startswith(b" ")
