@@ -86,9 +86,9 @@ class FileIndex:
                 yield worker
 
     def render(self, name: Callable[[Entry, OutputStream], str]) -> bytes:
-        """The bytes of index.json; `name` tells the file of an entry and a stream."""
-        rows = [_describe(entry, name) for entry in self._entries.values()]
-        return (json.dumps({"job": self._job, "files": rows}, indent=1) + "\n").encode()
+        """The bytes of index.json, a line for each entry; `name` tells the file of an entry and a stream."""
+        rows = ",\n".join(json.dumps(_describe(entry, name)) for entry in self._entries.values())
+        return f'{{"job": {json.dumps(self._job)}, "files": [\n{rows}\n]}}\n'.encode()
 
 
 def _describe(entry: Entry, name: Callable[[Entry, OutputStream], str]) -> dict[str, object]:
