@@ -27,8 +27,8 @@ NIGHTLY = "nightly"
 DEAREST = 25
 # Where `make test` leaves its costs, for `make nightly` to judge.
 LAST = ROOT / "build" / "costs.json"
-# Two tests at a time, on any machine: with more, a small one would be too busy.
-_PYTEST = ("pytest", "--numprocesses=2", "--dist=worksteal", "--durations=15", "--durations-min=1")
+# Three tests at a time, on any machine: with two, a third of two processors' time is spent waiting.
+_PYTEST = ("pytest", "--numprocesses=3", "--dist=worksteal", "--durations=15", "--durations-min=1")
 _NO_TESTS = 5  # pytest's exit code
 # torch looks up, for its log, whose address each connection of a TCPStore has. Where the network loses one question in
 # twenty, the resolver's patience (5 s) would cost the tests minutes.

@@ -4,7 +4,6 @@ import json
 import random
 import select
 import socket
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 
@@ -377,8 +376,7 @@ def test_a_rank_0_that_records_hears_when_each_rank_had_asked(process: Process) 
             for client in clients:
                 client.ask(name, BARRIER)
             ((found, times),) = json.loads(clients[0].read_text(Frame.ARRIVALS))
-            assert found == name
-            assert times["0"] <= times["1"] <= time.monotonic()
+            assert (found, set(times)) == (name, {"0", "1"})
             assert all(client.released() for client in clients)
         clients[0].send(Frame.RECORD, b"\0")
         for client in clients:
