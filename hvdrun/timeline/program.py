@@ -73,6 +73,11 @@ def render(summary: Summary, parts: Sequence[Path]) -> str:
         waited = f"{straggler.waited:.2f} s ({_share(straggler.waited, summary.seconds)} of the time)"
         lines.append(f"{straggler.rank:6}  {straggler.last:>6,} ({share:4.0%})   {waited}")
 
+    if summary.waits:
+        lines += ["", "How long the program of each rank waited for results of collectives"]
+    for rank, seconds in sorted(summary.waits.items(), key=lambda item: -item[1])[:_SHOWN]:
+        lines.append(f"{rank:6}   {seconds:.2f} s ({_share(seconds, summary.seconds)} of the time)")
+
     slowest = _sort_collectives(summary)
     if slowest:
         lines += [
@@ -113,6 +118,7 @@ def render_json(summary: Summary) -> str:
                 {"rank": each.rank, "last": each.last, "of": summary.released, "waited_seconds": round(each.waited, 6)}
                 for each in _sort_stragglers(summary)
             ],
+            "waits": [{"rank": rank, "seconds": round(waited, 6)} for rank, waited in sorted(summary.waits.items())],
             "collectives": [describe(each) for each in _sort_collectives(summary)],
             "notes": [{"seconds": round(at, 6), "text": text} for at, text in summary.notes],
         },

@@ -12,6 +12,7 @@ from typing import Any
 _MOST_KEPT = 10_000  # durations of one collective, for its percentiles
 _MICROSECONDS = 1e6
 _NEGOTIATE = "NEGOTIATE_"
+_RANK = "rank "
 
 
 @dataclass(slots=True)
@@ -53,11 +54,13 @@ class Summary:
     """What was found.
 
     seconds: from the first event to the last one. ranks: that took part.
+    waits: by rank, the seconds in which its program waited for results.
     collectives: by name. stragglers: by rank. notes: what happened to the job, with the second of it.
     """
 
     seconds: float = 0.0
     ranks: set[int] = field(default_factory=set)
+    waits: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     collectives: dict[str, Collective] = field(default_factory=dict)
     stragglers: dict[int, Straggler] = field(default_factory=dict)
     notes: list[tuple[float, str]] = field(default_factory=list)
@@ -77,6 +80,7 @@ class Reader:
     def __init__(self) -> None:
         self.summary = Summary()
         self._names: dict[int, str] = {}
+        self._ranks: dict[int, int] = {}  # by row: whose waits it has
         self._begun: dict[int, list[tuple[str, float]]] = defaultdict(list)  # by row: what has begun, and when
         self._asked: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self._base: int | None = None  # microseconds since 1970 of the first part
@@ -85,6 +89,7 @@ class Reader:
     def read(self, events: Iterable[dict[str, Any]]) -> None:
         """Add the events of one part."""
         self._names.clear()
+        self._ranks.clear()
         self._begun.clear()
         self._asked.clear()
         for event in events:
@@ -104,6 +109,8 @@ class Reader:
         match kind:
             case "B":
                 self._begun[row].append((str(event["name"]), at))
+            case "X" if row in self._ranks:
+                self.summary.waits[self._ranks[row]] += float(event["dur"]) / _MICROSECONDS
             case "X":
                 self._asked[row].append((at, int(event["name"])))
             case "E":
@@ -113,7 +120,9 @@ class Reader:
 
     def _describe(self, row: int, arguments: dict[str, Any]) -> None:
         if "name" in arguments:
-            self._names[row] = str(arguments["name"])
+            name = self._names[row] = str(arguments["name"])
+            if name.startswith(_RANK) and name.removeprefix(_RANK).isdecimal():
+                self._ranks[row] = int(name.removeprefix(_RANK))
         elif (began := arguments.get("start_time_since_epoch_in_micros")) is not None:
             if self._base is None:
                 self._base = int(began)

@@ -9,13 +9,22 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 
 from worker_runtime.coordination.background import Background
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.messages import Arrived, Ended, Neutral, ReceivedResponse, Refused, StopNoticed, split
+from worker_runtime.coordination.messages import (
+    Arrived,
+    Ended,
+    Neutral,
+    ReceivedResponse,
+    Refused,
+    StopNoticed,
+    Waited,
+    split,
+)
 from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.wire import (
     Farewell,
@@ -24,9 +33,11 @@ from worker_runtime.coordination.wire import (
     decode_index,
     decode_neutral,
     decode_numbered,
+    decode_rank_waits,
     decode_releases,
     encode_blocked,
     encode_number,
+    encode_waits,
 )
 
 _PATIENCE_SECONDS = 1.0  # a thread that has waited longer reports that it is blocked
@@ -125,6 +136,14 @@ class Driver:
             if self._is_closed:
                 return
             self._link.queue.put(Frame.RECORD, bytes([is_on]))
+        self._flush()
+
+    def send_waits(self, waits: Sequence[tuple[str, float, float]]) -> None:
+        """Send rank 0 for which operations this rank has waited; see `wire.encode_waits`. For any thread."""
+        with self._sending:
+            if self._is_closed:
+                return
+            self._link.queue.put(Frame.WAITS, encode_waits(time.monotonic(), waits))
         self._flush()
 
     def progress(self) -> None:
@@ -312,7 +331,7 @@ class Driver:
         except OSError as error:
             self._end_broken(error)
 
-    def _handle_frame(self, kind: int, body: memoryview) -> None:
+    def _handle_frame(self, kind: int, body: memoryview) -> None:  # noqa: C901 - a case for each frame
         carry_out = self._carry_out
         match kind:
             case Frame.RELEASES:
@@ -331,6 +350,8 @@ class Driver:
                 _LOG.warning(str(body, "utf-8"))
             case Frame.ARRIVALS:
                 carry_out(Arrived(list(decode_arrivals(body))))
+            case Frame.RANK_WAITS:
+                carry_out(Waited(*decode_rank_waits(body)))
             case Frame.STOPPING:
                 carry_out(StopNoticed(decode_index(body)))
             case _:

@@ -249,6 +249,19 @@ class Arrived(NamedTuple):
     parts: Sequence[tuple[int, str, Kind, float, Sequence[tuple[int, float]]]]
 
 
+class Waited(NamedTuple):
+    """For which operations the program of another rank has waited; only to a rank 0 that records.
+
+    received, sent: when the sequencer had the message, and when that rank sent it, each by its own clock.
+    waits: operations, with the times at which that rank began and ended to wait.
+    """
+
+    rank: int
+    received: float
+    sent: float
+    waits: Sequence[tuple[str, float, float]]
+
+
 class Ended(NamedTuple):
     """The conversation has ended.
 
@@ -259,7 +272,7 @@ class Ended(NamedTuple):
     fault: Exception | None = None
 
 
-ReceivedResponse: TypeAlias = Answered | Neutral | Refused | StopNoticed | Arrived | Ended
+ReceivedResponse: TypeAlias = Answered | Neutral | Refused | StopNoticed | Arrived | Waited | Ended
 
 
 def split(

@@ -69,6 +69,7 @@ encode_number = _NUMBER.pack  # the number of a request
 _BLOCKED = struct.Struct("<IB")
 _INDEX = struct.Struct("<Q")
 encode_index = _INDEX.pack  # of a release
+_FORWARDED = struct.Struct("<Id")  # rank, time
 _ARRIVALS = struct.Struct("<IBHId")  # set, kind, bytes of the name, ranks, release
 
 
@@ -84,6 +85,7 @@ class Frame(IntEnum):
     DEPARTED = 11  # a rank whose process has exited with 0, as reported by the rendezvous to the sender
     HALT = 6  # release nothing more; the reason, which is sent to all ranks after earlier releases
     RECORD = 13  # from rank 0: send it ARRIVALS (1), or no longer (0)
+    WAITS = 14  # from another rank: for which operations its program has waited; for rank 0, if that records
     SETTINGS = 12  # rank 0's first frame: Horovod's variables of its program
 
     RELEASES = 16  # releases of requests of this rank, in the order of their indices
@@ -93,6 +95,7 @@ class Frame(IntEnum):
     STALL = 20  # a warning for the user
     DEADLOCK = 21  # like REFUSAL: every rank waits for another, and all pending requests are refused
     ARRIVALS = 24  # to a rank 0 that records: when the ranks had asked for released operations
+    RANK_WAITS = 25  # to a rank 0 that records: the WAITS of a rank, with when they came
     STOPPING = 23  # the job has received a stop notice: it takes effect before the release of this index
 
 
@@ -459,6 +462,35 @@ def decode_arrivals(body: memoryview) -> Iterator[tuple[int, str, Kind, float, l
         offset = end + struct.calcsize("<Id") * count
         pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
         yield process_set, str(body[start:end], "utf-8"), Kind(kind), released, pairs
+
+
+def encode_waits(sent: float, waits: Sequence[tuple[str, float, float]]) -> bytes:
+    """The body of WAITS.
+
+    Args:
+        sent: the present time of the sender's monotonic clock, in seconds.
+        waits: operations, with the times at which the program began and ended to wait.
+    """
+    return json.dumps([sent, waits]).encode()
+
+
+def forward_waits(rank: int, received: float, body: memoryview) -> bytes:
+    """The body of RANK_WAITS: that of the rank's WAITS, and when the sequencer had it by its own clock."""
+    return _FORWARDED.pack(rank, received) + body
+
+
+def decode_rank_waits(body: memoryview) -> tuple[int, float, float, list[tuple[str, float, float]]]:
+    """The rank, when the sequencer had its waits, when the rank sent them, and the waits.
+
+    Raises:
+        ProtocolError: the rank has sent something else.
+    """
+    rank, received = _FORWARDED.unpack_from(body)
+    try:
+        sent, waits = json.loads(bytes(body[_FORWARDED.size :]))
+        return rank, received, float(sent), [(str(name), float(one), float(other)) for name, one, other in waits]
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"waits of rank {rank} were expected: {error}") from None
 
 
 def _prove(key: bytes, role: bytes, greeting: Greeting, challenge: bytes) -> bytes:

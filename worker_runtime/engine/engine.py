@@ -31,6 +31,7 @@ from worker_runtime.coordination.messages import (
     ReceivedResponse,
     Refused,
     StopNoticed,
+    Waited,
 )
 from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Reduction, Release
@@ -39,7 +40,7 @@ from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
 from worker_runtime.engine.in_flight import InFlight, Steps
 from worker_runtime.engine.losses import Fail, LossPolicy, Retry
-from worker_runtime.engine.operation_recorder import OperationRecorder
+from worker_runtime.engine.operation_recorder import OperationRecorder, WaitSender
 from worker_runtime.engine.process_sets import Names, ProcessSets
 from worker_runtime.errors import (
     DeadlockError,
@@ -152,6 +153,7 @@ class Engine:
         self.steps = Steps(self.rank, self.size)
         self.in_flight = InFlight(self.steps, self.retry)
         self._open_recorder: OpenRecorder | None = None  # while a timeline is to be recorded
+        self._waits: OperationRecorder | WaitSender | None = None
         if group is not None and link is not None:
             self.connect_current(group, link)
 
@@ -202,10 +204,26 @@ class Engine:
             in_flight.recorder = None
         elif open_recorder is not None and in_flight.recorder is None:
             in_flight.recorder = open_recorder()
+        self._record_waits()
         if in_flight.recorder is not None:
             in_flight.recorder.note(f"generation {self.generation}: {self.size} rank{'s' * (self.size > 1)}")
         if self.current.driver is not None and self.rank == 0:
             self.current.driver.record(is_on=is_on)
+
+    def _record_waits(self) -> None:
+        """Note the waits of this rank's program, where a timeline is recorded; another rank than 0 sends them."""
+        waits, recorder = self._waits, self.in_flight.recorder
+        if recorder is not None or self._open_recorder is None:
+            self._waits = recorder
+        elif not isinstance(waits, WaitSender):
+            self._waits = WaitSender(self._send_waits)
+        if isinstance(waits, WaitSender) and waits is not self._waits:
+            waits.close()
+
+    def _send_waits(self, waits: Sequence[tuple[str, float, float]]) -> None:
+        driver = self.current.driver
+        if driver is not None:
+            driver.send_waits(waits)
 
     @property
     def process_sets(self) -> ProcessSets:
@@ -321,12 +339,18 @@ class Engine:
         """Submit an operation and wait for its result; raises the errors of `submit` and `wait`."""
         return self.wait(self.submit(operation, is_awaited=True))
 
-    def wait(self, handle: Handle[ResultT]) -> ResultT:
+    def wait(self, handle: Handle[ResultT], *, is_noted: bool = False) -> ResultT:  # noqa: C901 - one loop, one story
         """Wait for an operation and return its result. Several calls are allowed, but not at the same time.
+
+        Args:
+            handle: the operation's handle.
+            is_noted: a timeline, if there is one, has this wait.
 
         Raises:
             HorovodInternalError: the ranks submitted different operations; it failed; or `shutdown()` interrupted it.
         """
+        if self._waits is not None and not is_noted:
+            return self._note_wait(handle, self._waits)
         try:
             while True:
                 # It may be finished by an earlier wait, or by the response to this operation or another.
@@ -352,6 +376,13 @@ class Engine:
             if driver is not None:
                 driver.halt(f"rank {self.rank} has failed: {error}", 0.0)
             raise
+
+    def _note_wait(self, handle: Handle[ResultT], waits: OperationRecorder | WaitSender) -> ResultT:
+        began = time.monotonic()
+        try:
+            return self.wait(handle, is_noted=True)
+        finally:
+            waits.note_wait(handle.operation.request.name, began)
 
     def poll(self, handle: Handle[Any]) -> bool:
         """Whether `wait` returns or raises without waiting.
@@ -520,6 +551,8 @@ class Engine:
             self.in_flight.changed.notify_all()
 
     def _close(self, end: str) -> None:
+        if isinstance(self._waits, WaitSender):
+            self._waits.close()
         with self.in_flight.lock:
             self.is_closed = True
 
@@ -555,7 +588,7 @@ class Engine:
     def abandon(self) -> None:
         """Forget the group in a forked child: its threads and connections belong to the parent."""
         self.is_closed = self._is_forked = True
-        self._open_recorder = self.in_flight.recorder = None
+        self._open_recorder = self._waits = self.in_flight.recorder = None
         self.in_flight.renew_lock()
         for handle in self.in_flight:
             self.current.keep(handle.works)
@@ -564,7 +597,7 @@ class Engine:
 
     # The sequencer's responses, in the thread that drives the connection.
 
-    def _carry_out(self, generation: Generation, response: ReceivedResponse) -> None:  # noqa: C901 - a case for each
+    def _carry_out(self, generation: Generation, response: ReceivedResponse) -> None:
         match response:
             case Answered():
                 generation.seen = response.releases[-1].index
@@ -581,11 +614,19 @@ class Engine:
                         self._refuse(generation, response)
             case StopNoticed():
                 generation.stops_from = response.index
-            case Arrived():
-                if self.in_flight.recorder is not None:
-                    self.in_flight.recorder.note_arrivals(response)
+            case Arrived() | Waited():
+                self._note_for_timeline(response)
             case Ended(reason, fault):
                 self._give_up(generation, reason, fault)
+
+    def _note_for_timeline(self, response: Arrived | Waited) -> None:
+        recorder = self.in_flight.recorder
+        if recorder is None:
+            return  # it was stopped meanwhile
+        if isinstance(response, Arrived):
+            recorder.note_arrivals(response)
+        else:
+            recorder.note_waited(response)
 
     def _start(self, generation: Generation, handle: Handle[Any], release: Release, payload: memoryview) -> None:
         """Run a released operation."""

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from worker_runtime.coordination.messages import Arrived
+from worker_runtime.coordination.messages import Arrived, Waited
 from worker_runtime.coordination.ordering.requests import Kind, Release
 from worker_runtime.groups.torch_groups import Work
+from worker_runtime.timeline.event_queue import EventQueue
 from worker_runtime.timeline.recorder import Recorder
-from worker_runtime.timeline.trace import Arrivals, Run
+from worker_runtime.timeline.trace import Arrivals, Run, Wait
 
 
 class _Progress:
@@ -52,6 +53,7 @@ class OperationRecorder:
         self._recorder = recorder
         self._name_backend = name_backend
         self._running: dict[tuple[int, str], _Progress] = {}
+        self._offsets: dict[int, float] = {}  # by rank: its clock's seconds behind this one, and a message's time
 
     def note_arrivals(self, arrived: Arrived) -> None:
         """Note releases, with the times of the ranks' requests."""
@@ -96,6 +98,44 @@ class OperationRecorder:
         run = Run(*key, kind, released, started, ended, activity, signature.dtypes, signature.shapes)
         self._recorder.note_run(run)
 
+    def note_wait(self, name: str, began: float) -> None:
+        """Note that rank 0's program has waited for an operation since this time."""
+        self._recorder.note_wait(Wait(0, name, began, time.monotonic()))
+
+    def note_waited(self, waited: Waited) -> None:
+        """Note for what another rank has waited. The fastest message so far says best how its clock differs."""
+        offset = waited.received - waited.sent
+        offset = self._offsets[waited.rank] = min(offset, self._offsets.get(waited.rank, offset))
+        for name, began, ended in waited.waits:
+            self._recorder.note_wait(Wait(waited.rank, name, began + offset, ended + offset))
+
     def note(self, text: str) -> None:
         """Note that something has happened to the job."""
         self._recorder.note(text)
+
+
+_MOST_SENT = 1000  # waits, in a message
+
+
+class WaitSender:
+    """Sends rank 0 for which operations the program of this rank has waited; its thread ends with `close`.
+
+    Args:
+        send: sends some, to the present generation's rank 0.
+    """
+
+    def __init__(self, send: Callable[[Sequence[tuple[str, float, float]]], None]) -> None:
+        self._send = send
+        self._queue: EventQueue[tuple[str, float, float]] = EventQueue(self._send_all, lambda _: None)
+
+    def note_wait(self, name: str, began: float) -> None:
+        """Note that this rank's program has waited for an operation since this time."""
+        self._queue.put((name, began, time.monotonic()))
+
+    def close(self) -> None:
+        """Send what has come, and end."""
+        self._queue.close()
+
+    def _send_all(self, waits: Sequence[tuple[str, float, float]], _: int) -> None:
+        for start in range(0, len(waits), _MOST_SENT):
+            self._send(waits[start : start + _MOST_SENT])

@@ -1,21 +1,14 @@
-"""Takes the events of rank 0, and writes them in a thread of its own.
-
-A note costs an append to a queue. The thread writes what has come every 50 ms, and sleeps while nothing comes.
-"""
+"""Takes the events of a job on rank 0, and writes them into the timeline's file, in a thread of its own."""
 
 import logging
-import os
-import threading
 import time
-from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
+from worker_runtime.timeline.event_queue import EventQueue
 from worker_runtime.timeline.file import TimelineFile
-from worker_runtime.timeline.trace import Arrivals, Cycle, Event, Note, Run, Trace
+from worker_runtime.timeline.trace import Arrivals, Cycle, Event, Note, Run, Trace, Wait
 
-WRITE_SECONDS = 0.05
-MOST_WAITING = 200_000  # events; a disk that is slower than the job loses the rest, which is noted in the file
-_END_SECONDS = 10.0  # for the last events, where the disk hangs
 _LOG = logging.getLogger("hvd")
 
 
@@ -25,7 +18,7 @@ class Recorder:
     Args:
         path: the file.
         job: the job's name.
-        mark_cycles: mark when the sequencer has sent releases.
+        mark_cycles: mark when the sequencer has released operations.
 
     Raises:
         OSError: the file cannot be written.
@@ -36,21 +29,15 @@ class Recorder:
         self._trace = Trace(time.monotonic(), time.time_ns() // 1000, job)
         self._file = TimelineFile(path, self._trace, job)
         self._mark_cycles = mark_cycles
-        self._queue: deque[Event] = deque()
-        self._lost = 0
-        self._owner = os.getpid()
         self._released: dict[tuple[int, str], float] = {}
-        self._has_come = threading.Event()
-        self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._write_on, name="hvd-timeline", daemon=True)
-        self._thread.start()
+        self._queue: EventQueue[Event] = EventQueue(self._write, self._warn)
 
     def note_arrivals(self, event: Arrivals) -> None:
         """Note a release, with the times at which the ranks had asked."""
         self._released[event.process_set, event.name] = event.released
         if self._mark_cycles:
-            self._put(Cycle(event.released))
-        self._put(event)
+            self._queue.put(Cycle(event.released))
+        self._queue.put(event)
 
     def find_release(self, process_set: int, name: str) -> float | None:
         """When the running operation of this name was released; None if its end was noted, or it is not known."""
@@ -59,51 +46,28 @@ class Recorder:
     def note_run(self, event: Run) -> None:
         """Note that an operation has ended; only the first time counts."""
         if self._released.pop((event.process_set, event.name), None) is not None:
-            self._put(event)
+            self._queue.put(event)
+
+    def note_wait(self, event: Wait) -> None:
+        """Note that the program of a rank has waited."""
+        self._queue.put(event)
 
     def note(self, text: str) -> None:
         """Note that something has happened to the job."""
-        self._put(Note(time.monotonic(), text))
+        self._queue.put(Note(time.monotonic(), text))
 
     def close(self) -> None:
         """Write what has come, and end."""
-        if os.getpid() != self._owner:
-            return
-        self._is_closing.set()
-        self._has_come.set()
-        self._thread.join(_END_SECONDS)
+        self._queue.close()
+        self._file.close()
 
-    def _put(self, event: Event) -> None:
-        if len(self._queue) >= MOST_WAITING:
-            self._lost += 1
-            return
-        self._queue.append(event)
-        if not self._has_come.is_set():
-            self._has_come.set()
-
-    def _write_on(self) -> None:
-        try:
-            while not self._is_closing.is_set():
-                self._has_come.wait()
-                self._is_closing.wait(WRITE_SECONDS)
-                self._has_come.clear()
-                self._write()
-            self._write()
-        except OSError as error:
-            _LOG.warning(
-                "the timeline %s ends here: it cannot be written (%s). The job continues.", self._path, error.strerror
-            )
-            self._queue = deque(maxlen=0)
-        finally:
-            self._file.close()
-
-    def _write(self) -> None:
-        lost, self._lost = self._lost, 0
+    def _write(self, events: Sequence[Event], lost: int) -> None:
+        rendered = [text for event in events for text in self._trace.render(event)]
         if lost:
-            self._queue.append(Note(time.monotonic(), f"{lost} events are missing: they came faster than the disk"))
-        queue = self._queue
-        rendered: list[str] = []
-        for _ in range(len(queue)):
-            rendered += self._trace.render(queue.popleft())
-        if rendered:
-            self._file.write(rendered)
+            text = f"{lost} events are missing: they came faster than the disk"
+            rendered += self._trace.render(Note(time.monotonic(), text))
+        self._file.write(rendered)
+
+    def _warn(self, error: OSError) -> None:
+        reason = f"it cannot be written ({error.strerror}). The job continues."
+        _LOG.warning("the timeline %s ends here: %s", self._path, reason)

@@ -2,7 +2,8 @@
 
 Names and phases are Horovod's: each operation has a row, a "process" of the format. In it NEGOTIATE_ALLREDUCE lasts
 from the first rank's request to the release, with a mark at each rank's request. ALLREDUCE lasts from the release to
-the end; inside, the activity names who moved the data. Times are microseconds since the beginning of the file.
+the end; inside, the activity names who moved the data. Each rank has a row, too, in which its program waits for
+results. Times are microseconds since the beginning of the file.
 
 Source: "Trace Event Format", the documentation of the Chromium project.
 """
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 MOST_ROWS = 4096  # known at a time; an operation that comes again later gets another row of the same name
 _MICROSECONDS = 1e6
+_OF_RANKS = -1  # in place of a process set: the row of rank 0; then come those of the others
 
 
 class Arrivals(NamedTuple):
@@ -57,6 +59,18 @@ class Cycle(NamedTuple):
     at: float
 
 
+class Wait(NamedTuple):
+    """The program of a rank has waited for the result of an operation.
+
+    name: the operation's full name. began, ended: in seconds of rank 0's monotonic clock.
+    """
+
+    rank: int
+    name: str
+    began: float
+    ended: float
+
+
 class Note(NamedTuple):
     """Something happened to the job, such as a change of its members."""
 
@@ -64,7 +78,7 @@ class Note(NamedTuple):
     text: str
 
 
-Event = Arrivals | Run | Cycle | Note
+Event = Arrivals | Run | Cycle | Wait | Note
 
 
 class Trace:
@@ -103,6 +117,8 @@ class Trace:
                 return self._render_arrivals(event)
             case Run():
                 return self._render_run(event)
+            case Wait():
+                return self._render_wait(event)
             case Cycle(at):
                 return [f'{{"name": "CYCLE_START", "ph": "i", "ts": {self._time(at)}, "pid": 0, "tid": 0, "s": "g"}}']
             case Note(at, text):
@@ -136,6 +152,14 @@ class Trace:
         events.append(f'{{"ph": "E", "ts": {ended}, {row}, "args": {json.dumps(arguments)}}}')
         return events
 
+    def _render_wait(self, event: Wait) -> list[str]:
+        events: list[str] = []
+        row = self._find_row(_OF_RANKS - event.rank, "", events)
+        began, ended = self._time(event.began), self._time(event.ended)
+        name = json.dumps(event.name)
+        events.append(f'{{"name": {name}, "ph": "X", "ts": {began}, "dur": {max(1, ended - began)}, {row}}}')
+        return events
+
     def _time(self, at: float) -> int:
         return round((at - self._began) * _MICROSECONDS)
 
@@ -149,7 +173,9 @@ class Trace:
             if len(self._rows) > MOST_ROWS:
                 self._rows.popitem(last=False)
             shown = name
-            if process_set:
+            if process_set <= _OF_RANKS:
+                shown = f"rank {_OF_RANKS - process_set}"
+            elif process_set:
                 shown = f"{name} (process set {process_set})"
             events += [
                 f'{{"name": "process_name", "ph": "M", "pid": {row}, "args": {{"name": {json.dumps(shown)}}}}}',

@@ -37,6 +37,9 @@ EVENTS: list[dict[str, object]] = [
     *collective(1, 200, {0: 200, 1: 210, 2: 300}, 300, 330),
     {"name": "process_name", "ph": "M", "pid": 2, "args": {"name": "allreduce.b"}},
     *collective(2, 400, {2: 400, 0: 401, 1: 405}, 405, 1000),
+    {"name": "process_name", "ph": "M", "pid": 3, "args": {"name": "rank 2"}},
+    {"name": "allreduce.b", "ph": "X", "ts": 100_000, "dur": 250_000, "pid": 3, "tid": 0},
+    {"name": "allreduce.b", "ph": "X", "ts": 500_000, "dur": 250_000, "pid": 3, "tid": 0},
 ]
 
 
@@ -61,6 +64,7 @@ def test_stragglers_and_slow_collectives_are_added_up() -> None:
     assert (second.name, round(second.running, 3), round(second.percentile(50), 3)) == ("allreduce.b", 0.595, 0.595)
     assert round(first.percentile(50), 3) == 0.04
     assert found.notes == [(0.0, "generation 1: 3 ranks")]
+    assert found.waits == {2: 0.5}
 
 
 def test_the_page_names_who_was_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +73,7 @@ def test_the_page_names_who_was_waited_for(tmp_path: Path, capsys: pytest.Captur
     page = capsys.readouterr().out
     assert page.splitlines()[0] == f"{path}: 1.0 s, 3 ranks, 3 collectives"
     assert "     2       2 ( 67%)   0.18 s (18 % of the time)" in page.splitlines()
+    assert "     2   0.50 s (50 % of the time)" in page.splitlines()
     slowest = [line.split()[-1] for line in page.splitlines() if "allreduce" in line]
     assert slowest == ["allreduce.b", "allreduce.a?"]
 

@@ -40,6 +40,9 @@ def test_each_operation_has_its_row_and_names_the_last_rank(ranks: RankPool, tmp
         with pytest.raises(hvd.HorovodInternalError):
             hvd.allreduce(torch.ones(hvd.rank() + 1), name="refused")
         hvd.grouped_allreduce([torch.ones(2), torch.ones(3)], name="several")
+        if hvd.rank():
+            hvd.stop_timeline()  # sends the last waits
+        hvd.barrier()
         hvd.stop_timeline()
         hvd.stop_timeline()
         hvd.allreduce(torch.ones(1), name="after")
@@ -56,7 +59,9 @@ def test_each_operation_has_its_row_and_names_the_last_rank(ranks: RankPool, tmp
         assert {"[2, 3]", "[100000]"} <= set(shapes)
         text = path.read_text()
         assert "CYCLE_START" in text
-        assert "allreduce.refused" not in text
+        for rank in range(2):
+            assert {"barrier.noname.1", "allreduce.small", "allreduce.large"} <= set(list_phases(path, f"rank {rank}"))
+        assert all(event.get("args") != {"name": "allreduce.refused"} for event in events)
         assert "allreduce.after" not in text
 
     ranks.run(body, size=2)

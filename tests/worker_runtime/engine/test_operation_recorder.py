@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from worker_runtime.coordination.messages import Arrived
+from worker_runtime.coordination.messages import Arrived, Waited
 from worker_runtime.coordination.ordering.requests import Kind, Release, Request, Signature
-from worker_runtime.engine.operation_recorder import OperationRecorder
+from worker_runtime.engine.operation_recorder import OperationRecorder, WaitSender
 from worker_runtime.timeline.recorder import Recorder
 
 
@@ -97,3 +97,26 @@ def test_an_operation_whose_release_is_not_known_is_left_out(path: Path) -> None
     OperationRecorder(recorder, lambda _: "gloo").note_end(make_release())
     recorder.close()
     assert read(path) == []
+
+
+def test_the_waits_of_another_rank_are_placed_by_its_fastest_message(path: Path) -> None:
+    recorder = Recorder(path, "job")
+    operations = OperationRecorder(recorder, lambda _: "gloo")
+    operations.note_waited(Waited(1, 1000.5, 900.0, [("slow", 900.0, 901.0)]))
+    operations.note_waited(Waited(1, 1010.1, 910.0, [("fast", 910.0, 912.0)]))
+    operations.note_waited(Waited(1, 1020.5, 920.0, [("slow again", 920.0, 921.0)]))
+    recorder.close()
+    begun = {event["name"]: event["ts"] for event in read(path)}
+    assert begun["fast"] - begun["slow"] == 9_600_000
+    assert begun["slow again"] - begun["fast"] == 10_000_000
+    assert [event["dur"] for event in read(path)] == [1_000_000, 2_000_000, 1_000_000]
+
+
+def test_the_waits_of_another_rank_are_sent_in_messages_of_bounded_size() -> None:
+    sent: list[int] = []
+    sender = WaitSender(lambda waits: sent.append(len(waits)))
+    for number in range(2500):
+        sender.note_wait(str(number), 0.0)
+    sender.close()
+    assert sum(sent) == 2500
+    assert max(sent) <= 1000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import wait_until
-from worker_runtime.timeline import recorder as module
+from worker_runtime.timeline import event_queue as module
 from worker_runtime.timeline.recorder import Recorder
 from worker_runtime.timeline.trace import Arrivals, Run
 
@@ -61,7 +61,7 @@ def test_a_full_disk_ends_the_timeline_with_a_warning(
 
 def test_events_that_come_too_fast_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_WAITING", 10)
-    monkeypatch.setattr(module, "WRITE_SECONDS", 60.0)
+    monkeypatch.setattr(module, "HAND_ON_SECONDS", 60.0)
     recorder = Recorder(tmp_path / "t", "job")
     for number in range(15):
         recorder.note(str(number))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from worker_runtime.timeline.trace import MOST_ROWS, Arrivals, Cycle, Event, Note, Run, Trace
+from worker_runtime.timeline.trace import MOST_ROWS, Arrivals, Cycle, Event, Note, Run, Trace, Wait
 
 pytestmark = pytest.mark.pure
 
@@ -61,6 +61,13 @@ def test_marks_concern_the_whole_job() -> None:
         {"name": "CYCLE_START", "ph": "i", "ts": 500_000, "pid": 0, "tid": 0, "s": "g"},
         {"name": 'a "note"', "ph": "i", "ts": 1_000_000, "pid": 0, "tid": 0, "s": "g"},
     ]
+
+
+def test_the_waits_of_a_rank_have_a_row() -> None:
+    first, _, wait, again = render(Wait(3, "allreduce.x", 10.001, 10.002), Wait(3, "y", 10.5, 10.5))
+    assert first["args"] == {"name": "rank 3"}
+    assert wait == {"name": "allreduce.x", "ph": "X", "ts": 1000, "dur": 1000, "pid": 1, "tid": 0}
+    assert again["dur"] == 1
 
 
 @pytest.mark.parametrize("name", ['"quoted"', "a\nb", "größe", "\\", "\ud800", "</script>"])

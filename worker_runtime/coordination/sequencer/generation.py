@@ -40,6 +40,7 @@ from worker_runtime.coordination.wire import (
     decode_settings,
     encode_arrivals,
     encode_neutral,
+    forward_waits,
 )
 
 _MAX_REASON_BYTES = 500
@@ -153,7 +154,7 @@ class Generation:
         except ConnectionEndedError as error:
             self._end(member, error)
 
-    def _take(self, member: Member, kind: int, data: bytes, start: int, end: int) -> None:
+    def _take(self, member: Member, kind: int, data: bytes, start: int, end: int) -> None:  # noqa: C901 - of each frame
         """Process one frame, whose body is `data[start:end]`; after a failure only farewells."""
         if member.has_left or member.farewell is not None:
             raise ProtocolError("a frame came after the farewell")
@@ -167,6 +168,8 @@ class Generation:
             self._block(member, *decode_blocked(memoryview(data)[start:end]))
         elif kind in _OF_RANK_0:
             self._set(member, kind, memoryview(data)[start:end])
+        elif kind == Frame.WAITS:
+            self._forward_waits(member, memoryview(data)[start:end])
         elif kind == Frame.HALT:
             self._note([Failure(data[start : min(end, start + _MAX_REASON_BYTES)].decode(errors="replace"))])
         elif kind in _GOODBYES:
@@ -309,6 +312,11 @@ class Generation:
                         self._members[rank].put(kind, body)
         self._put_run(run, touched)
         return touched
+
+    def _forward_waits(self, member: Member, body: memoryview) -> None:
+        if self._is_recorded and 0 in self._members:
+            self._members[0].put(Frame.RANK_WAITS, forward_waits(member.rank, time.monotonic(), body))
+            self._flush(0)
 
     def _encode_arrivals(self, released: Sequence[tuple[Release, list[Entry]]]) -> bytes:
         return b"".join(
