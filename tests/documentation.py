@@ -36,7 +36,7 @@ _OTHER_HOSTS = {"-H", "--hostfile", "--host-discovery-script", "--wait-for-agent
 
 
 def read(pages: Iterable[Path] = PAGES) -> str:
-    """Pages in one."""
+    """The text of all pages."""
     return "\n".join(page.read_text(encoding="utf-8") for page in pages)
 
 

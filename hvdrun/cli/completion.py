@@ -46,7 +46,8 @@ def render_script(shell: str, program: str = "hvdrun") -> str:
 def answer_shell(instruction: str, program: Sequence[str]) -> str:
     """The words that may follow in a shell's command line, in the form of click's script.
 
-    instruction: the value of the variable, such as "bash_complete". program: the words before those of the shell.
+    instruction: the value of the variable, such as "bash_complete". program: the arguments of this process,
+    ["horovodrun"] where the shell completes that program.
     """
     shell = instruction.partition("_")[0]
     of_click = _make_shell(shell, "hvdrun")

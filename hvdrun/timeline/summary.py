@@ -1,6 +1,6 @@
 """What a timeline says: which collectives were slow, and for which ranks the others waited; pure.
 
-A rank is waited for from the request of the one before it to its own, which is the last of a collective.
+The others wait for the last rank of a collective: from the request of the last but one to its own.
 """
 
 from collections import defaultdict
@@ -17,11 +17,11 @@ _RANK = "rank "
 
 @dataclass(slots=True)
 class Collective:
-    """All that had one name.
+    """All collectives of one name.
 
     count: how many there were.
-    running: the seconds from release to end, on rank 0, of all together; durations: of the first ones.
-    waiting: the seconds from the first rank's request to the release, of all together.
+    running: the sum of their seconds from release to end, on rank 0. durations: those of the first ones.
+    waiting: the sum of their seconds from the first rank's request to the release.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Reader:
                 self._begun[row].append((str(event["name"]), at))
             case "X" if row in self._ranks:
                 self.summary.waits[self._ranks[row]] += float(event["dur"]) / _MICROSECONDS
-            case "X":
+            case "X":  # the request of a rank, by its number
                 self._asked[row].append((at, int(event["name"])))
             case "E":
                 self._end(row, at)
@@ -134,7 +134,7 @@ class Reader:
         if name.startswith(_NEGOTIATE):
             collective.waiting += at - began
             self._note_last(sorted(self._asked.pop(row, [])))
-        elif not self._begun[row]:
+        elif not self._begun[row]:  # the whole operation, not one of its parts
             collective.count += 1
             collective.running += at - began
             if len(collective.durations) < _MOST_KEPT:

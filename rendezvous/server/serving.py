@@ -40,7 +40,7 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]  # of a call
 
 @contextlib.asynccontextmanager
 async def answer_errors(context: Context, fail: Callable[[BaseException], None]) -> AsyncIterator[None]:
-    """Answer a faulty call with one sentence about the fault, or with the error of the server that was asked.
+    """Answer a faulty call with one sentence about the fault; where a relay passes calls on, with its server's error.
 
     fail: takes any other error, which gRPC would only log.
     """

@@ -11,7 +11,7 @@ _STACK_BYTES = 256 * 1024  # little of the addresses that `ulimit -v` allows
 def count_startable(most: int) -> int:
     """How many more threads can be started, up to this number.
 
-    They are tried: their number is limited for a user, a control group and a machine, and each counts others too.
+    It starts them to find out: a user, a control group and a machine have limits, which other processes use up too.
     """
     end = threading.Event()
     former = threading.stack_size(_STACK_BYTES)

@@ -25,7 +25,7 @@ def train(model: torch.nn.Module) -> None:
 
 
 def prepare(model: torch.nn.Linear, optimizer: torch.optim.Adam, loader: DataLoader[int]) -> None:
-    """The same in one call, which gives what it takes."""
+    """The same in one call, which returns the types of its arguments."""
     assert_type(hvd.prepare(model), torch.nn.Linear)
     assert_type(hvd.prepare(model, optimizer, scale_lr=True), tuple[torch.nn.Linear, torch.optim.Adam])
     prepared = hvd.prepare(model, optimizer, loader, state=hvd.elastic.TorchState(epoch=0))
@@ -36,7 +36,7 @@ def prepare(model: torch.nn.Linear, optimizer: torch.optim.Adam, loader: DataLoa
 
 
 def combine(tensor: torch.Tensor) -> None:
-    """Collectives give what they take."""
+    """Collectives return the type of their argument."""
     assert_type(hvd.allreduce(tensor, op=hvd.Sum), torch.Tensor)
     assert_type(hvd.allgather(tensor, name="parts"), torch.Tensor)
     assert_type(hvd.broadcast(tensor, root_rank=0), torch.Tensor)

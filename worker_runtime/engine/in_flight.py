@@ -84,7 +84,8 @@ class InFlight:
     def renew_lock(self) -> None:
         """Create a new lock, also in a forked child: another thread of the parent may have held the earlier one."""
         self.lock = threading.RLock()  # reentrant, since a signal's handler may call shutdown()
-        # Enter it by `lock`: a raising signal handler could leave it held, since `Condition.__enter__` is Python code.
+        # Write `with lock`, not `with changed`: `Condition.__enter__` is Python code. A signal handler that raises in
+        # it would leave the lock held.
         self.changed = threading.Condition(self.lock)
 
     def __iter__(self) -> Iterator[Handle[Any]]:
@@ -204,6 +205,7 @@ class InFlight:
         if not self.forget(handle) or self._retry is None:
             return
         operation = handle.operation
+        # A loss policy reports no gradients: they are reduced again only with their step.
         if runs_with_step(operation):
             return
         is_stopping = release.index >= generation.stops_from

@@ -8,8 +8,8 @@ program must not use the array; for blocking functions this holds by itself.
 
 A view keeps the array's memory alive. Creating one takes some microseconds, and copies nothing.
 
-MXNet can wait for one array at a time to become writable, by an empty operation in the queue of backward's operations:
-two thread switches each. `await_writable` uses one such operation for several arrays, in the queue of urgent ones.
+MXNet itself waits for one array at a time to become writable. It enqueues an empty operation behind those of backward,
+which costs two thread switches. `await_writable` enqueues one for several arrays, in the queue of urgent operations.
 
 Only the host's memory has views. An array on any other context is *foreign*: it is copied to the host, and back if it
 is overwritten. MXNet's engine orders these copies like all other operations.
@@ -48,10 +48,10 @@ class Views:
     """Converts the arrays of one call; implements `api.calls.Arrays`.
 
     Args:
-        more: further arrays like which results are created, after those of the call.
+        more: the call may have more results than arrays. The further results are made like these: see `make_array`.
     """
 
-    takes_none = True
+    takes_none = True  # an empty group is no error
 
     def __init__(self, *more: mx.nd.NDArray) -> None:
         self._more = more

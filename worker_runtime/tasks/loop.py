@@ -142,7 +142,11 @@ class TaskHead(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The result or failure of a function as a file; see `rendezvous.wire.tasks.OutcomeHead`."""
+    """The result or failure of a function as a file.
+
+    follows_another: it failed because another worker had ended.
+    is_last, leaves_group: see `TaskHead`.
+    """
 
     file: IO[bytes]
     failed: bool = False
@@ -169,7 +173,7 @@ def run_all() -> int:
                     if answer.failed and answer.is_last:
                         return _FAILURE
                     if answer.failed or answer.leaves_group:
-                        leave_job()  # only after the program knows of the failure, before the others do
+                        leave_job()  # not before: the others fail then, and the program shows the first failure
                 found = tasks.fetch(number, task)
 
             if found is None:

@@ -1,4 +1,4 @@
-"""An agent that serves its workers takes part in connectivity checks beside them, and lets go of each."""
+"""An agent that serves its workers takes part in connectivity checks meanwhile, and closes the listeners of each."""
 
 import asyncio
 import socket
@@ -82,7 +82,7 @@ async def test_a_check_without_further_questions_is_over() -> None:
     responder.answer(ListAddresses(TOKEN, "a"))
     addresses = await find(reported)
     await happen(lambda: not any(map(listens, addresses)), "the listener's end")
-    responder.answer(ProbePeers(()))  # too late: the answer is not awaited
+    await responder.answer(ProbePeers(()))  # too late: it gets no answer
     await responder.close()
     assert reported.empty()
 

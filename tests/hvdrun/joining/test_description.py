@@ -1,4 +1,4 @@
-"""What the command lines of jobs that wait for agents, of agents and of tokens mean."""
+"""The command lines of a job that waits for agents, of `hvdrun agent` and of `hvdrun token`."""
 
 import socket
 from collections.abc import Sequence
@@ -36,18 +36,16 @@ def read(*words: str) -> JobSpec:
     return found[0]
 
 
-def test_a_job_that_waits_has_no_hosts_and_leaves_paths_to_them(
+def test_a_job_that_waits_has_no_hosts_and_its_agents_set_their_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     spec = read(*JOB, "--bind", "[::1]:7", "--token-file", "t", "-map-by", "node")
     assert spec.remote.joining == Joining(Endpoint("::1", 7), tmp_path / "t", MapBy.NODE)
-    assert (spec.workers.hosts, spec.discovers, spec.remote.leaves_paths, spec.remote.is_inside) == (
-        (),
-        True,
-        True,
-        True,
-    )
+    assert spec.workers.hosts == ()
+    assert spec.discovers
+    assert spec.remote.leaves_paths
+    assert spec.remote.is_inside  # --bind has a loopback address
     assert read("-np", "1").remote.joining is None
 
 
@@ -87,7 +85,7 @@ def test_a_dry_run_shows_what_agents_would_be_given(capsys: pytest.CaptureFixtur
     assert "agents with 2 slots" in describe_joining(spec, spec.remote.joining)
 
 
-def test_the_default_address_is_the_way_out_and_never_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_address_is_that_of_the_default_route_and_no_wildcard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "find_own_outward", lambda: frozenset({"2001:db8::5", "10.0.0.5"}))
     assert choose_place(Joining()) == Endpoint("10.0.0.5", 0)
     assert find_reachable("::") == "10.0.0.5"
@@ -138,7 +136,7 @@ def test_the_line_about_agents_shows_the_missing_slots() -> None:
     assert describe_agents(many, 8).endswith("n7 (4 slots), and 2 more; 40 slots.")
 
 
-def test_an_agent_whose_token_is_none_ends(tmp_path: Path) -> None:
+def test_an_agent_whose_token_file_has_no_token_ends(tmp_path: Path) -> None:
     (tmp_path / "t").touch()
     values = read_agent(AGENT.parse(["--join", "127.0.0.1:9", "--token-file", str(tmp_path / "t"), "--name", "a"]))
     with pytest.raises(UsageError, match="is not a token"):

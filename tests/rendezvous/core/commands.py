@@ -54,7 +54,7 @@ def parse_restarts(given: dict[str, str]) -> Restarts:
     return Restarts(
         limit=None if limit == "any" else int(limit),
         grow_after_seconds=None if grow is None else float(grow),
-        needs_world=given.pop("world", "known") == "sought",
+        needs_world=given.pop("world", "known") == "sought",  # sought: restarts need a world that has been seen
         has_checkpoint=given.pop("checkpoint", "no") == "yes",
     )
 
@@ -109,6 +109,7 @@ def parse_report(words: list[str], size: int) -> Report:
     return report
 
 
+# An OPERATION, as `transcript.py` explains it: NAME, #NUMBER, @INDEX, {RANKS}, ^ROOT, !OBSTACLE.
 _OPERATION = re.compile(r"([^#@{^!]+)(?:#(\d+))?(?:@(\d+))?(?:\{([\d,]+)\})?(?:\^(\d+))?(?:!(.*))?")
 
 
@@ -168,7 +169,7 @@ def parse_exit(exited: Exited, why: list[str]) -> Exited:
             return exited
         case ["by", "itself"]:
             return replace(exited, has_left=True)
-        case ["put", "down", error]:
+        case ["put", "down", error]:  # the code does not tell why, but its agent does
             return replace(exited, error=error)
         case ["stopped"]:
             return replace(exited, was_stopped=True)

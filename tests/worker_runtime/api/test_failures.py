@@ -47,7 +47,7 @@ MISTAKES: dict[str, tuple[str, Call]] = {  # which call it is, and the wrong one
 def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_all_continue(
     ranks: RankPool, mistake: str, name: str | None
 ) -> None:
-    """A deadlock, which is found later and reported in other words, need not come about."""
+    """The others need not wait for a deadlock, which is found later and reported in other words."""
 
     def body() -> object:
         kind, wrong = MISTAKES[mistake]
@@ -69,15 +69,15 @@ def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_all_continue
 
 def test_calls_that_fail_one_after_the_other_hold_no_rank_up_and_are_all_reported(ranks: RankPool) -> None:
     def body() -> object:
-        causes = []
+        failures = 0
         for op in (97, 98, 99):
             try:
                 hvd.allreduce(TWO, op=op if hvd.rank() == 1 else hvd.Sum, name="a")
-            except (ValueError, hvd.HorovodInternalError) as error:
-                causes.append(str(error)[-2:])
+            except (ValueError, hvd.HorovodInternalError):
+                failures += 1
         hvd.allgather(TWO, name="b")
         hvd.allreduce(TWO, name="a")
-        return len(causes)
+        return failures
 
     assert ranks.run(body) == [3] * 2
 
@@ -122,9 +122,7 @@ def test_a_failure_after_the_request_concerns_no_other_rank(ranks: RankPool) -> 
 
 
 @pytest.mark.parametrize("mistake", ["number", "ranks"])
-def test_a_process_set_is_meant_by_its_number_or_ranks_though_these_are_no_argument(
-    ranks: RankPool, mistake: str
-) -> None:
+def test_a_wrong_process_set_is_refused_in_the_set_that_has_its_number_or_ranks(ranks: RankPool, mistake: str) -> None:
     def body() -> object:
         some = hvd.add_process_set([0, 1])
         wrong = some.process_set_id if mistake == "number" else hvd.ProcessSet([1, 0])
@@ -143,7 +141,7 @@ def test_a_process_set_is_meant_by_its_number_or_ranks_though_these_are_no_argum
     assert ranks.run(body, size=3) == [1, 1, 0]
 
 
-def test_a_rank_that_is_no_member_gives_nothing_up(ranks: RankPool) -> None:
+def test_a_wrong_call_of_a_rank_that_is_no_member_refuses_no_operation(ranks: RankPool) -> None:
     def body() -> object:
         some = hvd.add_process_set([0, 1])
         if hvd.rank() == 2:
@@ -158,7 +156,7 @@ def test_a_rank_that_is_no_member_gives_nothing_up(ranks: RankPool) -> None:
 
 
 def test_after_a_deadlock_ranks_that_begin_anew_with_names_are_in_step_again(ranks: RankPool) -> None:
-    """Rank 1 leaves one operation out, once. What is matched by order stays apart: see `Names`."""
+    """Rank 1 leaves one operation out, once. Operations without names, matched by order, would stay out of step."""
 
     def body() -> object:
         refused: list[int] = []

@@ -19,8 +19,8 @@ from worker_runtime.startup import process_image
 from worker_runtime.startup.parent_process import make_arguments
 
 
-def test_a_kernel_that_refuses_to_show_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is shown where it does not is in the tests of programs."""
+def test_a_refusal_of_the_kernel_to_show_another_command_line_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What /proc shows where the kernel allows it is in `test_program.py`."""
     monkeypatch.setattr(process_image, "_PR_SET_MM", 0)
     assert not process_image.show(["python"], {})
 
@@ -50,11 +50,12 @@ def test_destructors_from_before_the_fork_do_not_run_at_exit(preload: str) -> No
         [sys.executable, "-c", ENDING], check=False, capture_output=True, text=True, timeout=60, env=environment
     )
     assert run.returncode == 3, run.stderr
+    # A preloaded library may need its destructors, so all of them run.
     expected = {"registered after", "in a buffer of C", "in a buffer of Python"}
     assert set(run.stdout.splitlines()) == expected | ({"registered before"} if preload else set())
 
 
-def test_a_member_may_join_again_and_another_identity_is_its_own() -> None:
+def test_a_member_may_join_again() -> None:
     environment: dict[str, str] = {}
     check_mark(environment, "job 1, slot 2")
     set_mark(environment, "job 1, slot 2", 3)
@@ -72,8 +73,8 @@ def test_a_child_is_refused_until_its_parent_has_left(monkeypatch: pytest.Monkey
         check_mark(environment, "job 1, slot 2")
     check_mark(environment, "job 2, slot 2")  # a job inside the job
     remove_mark(environment)
-    assert environment
-    monkeypatch.undo()
+    assert environment, "a child has removed its parent's mark"
+    monkeypatch.undo()  # as the parent
     remove_mark(environment)
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)
     check_mark(environment, "job 1, slot 2")
@@ -114,7 +115,7 @@ def test_the_program_s_own_settings_stay(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_the_longest_path_that_a_socket_may_have_is_used_and_no_longer_one(folder: Path) -> None:
+def test_the_longest_path_of_a_socket_is_used_and_a_longer_one_is_not(folder: Path) -> None:
     rest = 107 - len(f"{folder}//mp-{os.getpid()}/listener-12345678")
     (longer := folder / ("x" * (rest + 1))).mkdir()
     place_below(longer)
@@ -170,7 +171,7 @@ def test_a_module_that_was_not_imported_is_left_alone() -> None:
     assert count("", {"OMP_NUM_THREADS": "1"}, "process_image.set_thread_counts(3)") == [None]
 
 
-def test_a_child_that_ends_with_its_parent_runs_its_module_and_none_that_hides_python_s_own(
+def test_a_child_finds_its_module_on_the_parent_s_path_and_json_in_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "says.py").write_text("import sys\nprint(__name__, sys.argv)\n")
