@@ -34,7 +34,8 @@ class Recorder:
 
     def note_arrivals(self, event: Arrivals) -> None:
         """Note a release, with the times at which the ranks had asked."""
-        self._released[event.process_set, event.name] = event.released
+        if any(rank == 0 for rank, _ in event.asked):  # else its end is not noted here
+            self._released[event.process_set, event.name] = event.released
         if self._mark_cycles:
             self._queue.put(Cycle(event.released))
         self._queue.put(event)

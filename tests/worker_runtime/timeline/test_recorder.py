@@ -42,6 +42,13 @@ def test_the_end_of_an_operation_counts_once(tmp_path: Path) -> None:
     assert read_names(tmp_path / "t")[3:] == ["ALLREDUCE", "GLOO_ALLREDUCE", "a note"]
 
 
+def test_an_operation_without_rank_0_is_not_expected_to_end(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "t", "job")
+    recorder.note_arrivals(ARRIVALS._replace(asked=((1, 1.0), (2, 1.5))))
+    assert recorder.find_release(0, "x") is None
+    recorder.close()
+
+
 def test_a_full_disk_ends_the_timeline_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
