@@ -476,23 +476,60 @@ class FailRequest(_message.Message):
 
     WORKER_FIELD_NUMBER: _builtins.int
     RETURNCODE_FIELD_NUMBER: _builtins.int
+    BLAME_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
     returncode: _builtins.int
     """as in Exited; 0: the program has ended without a failure, and its exit hooks follow"""
+    follows: _builtins.bool
+    """a failure that the agent reports only when the process has ended, since another comes first"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
+    @_builtins.property
+    def blame(self) -> Global___Blame:
+        """missing if the program has failed by itself"""
+
     def __init__(
         self,
         *,
         worker: Global___WorkerId | None = ...,
         returncode: _builtins.int = ...,
+        blame: Global___Blame | None = ...,
+        follows: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blame", b"blame", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["returncode", b"returncode", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blame", b"blame", "follows", b"follows", "returncode", b"returncode", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FailRequest: _TypeAlias = FailRequest  # noqa: Y015
+
+@_typing.final
+class Blame(_message.Message):
+    """Which other part of the job made a program fail."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of the generation, in runs; none: the sequencer, or the way to it"""
+
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranks", b"ranks", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Blame: _TypeAlias = Blame  # noqa: Y015
 
 @_typing.final
 class FetchTaskRequest(_message.Message):
@@ -954,6 +991,7 @@ class AgentReport(_message.Message):
     NOTICED_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
     HAS_WORLD_FIELD_NUMBER: _builtins.int
+    SEQUENCER_END_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     number: _builtins.int
     noticed: _builtins.bool
@@ -962,6 +1000,8 @@ class AgentReport(_message.Message):
     """that asks the agent to end, and that it has passed on to its workers; 0: none"""
     has_world: _builtins.bool
     """a process of rank 0, on this host, listens at the port of its round"""
+    sequencer_end: _builtins.str
+    """how the sequencer of this host ended unexpectedly; empty if it has not"""
     @_builtins.property
     def exited(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exited]:
         """every worker that has exited and whose exit has not been acknowledged"""
@@ -980,10 +1020,11 @@ class AgentReport(_message.Message):
         noticed: _builtins.bool = ...,
         signal: _builtins.int = ...,
         has_world: _builtins.bool = ...,
+        sequencer_end: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "has_world", b"has_world", "host", b"host", "noticed", b"noticed", "number", b"number", "running", b"running", "signal", b"signal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "has_world", b"has_world", "host", b"host", "noticed", b"noticed", "number", b"number", "running", b"running", "sequencer_end", b"sequencer_end", "signal", b"signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1002,6 +1043,8 @@ class Exited(_message.Message):
     HAS_LEFT_FIELD_NUMBER: _builtins.int
     WAS_STOPPED_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    BLAME_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
     returncode: _builtins.int
     """as waitpid returns it: the exit code, or -n for signal n"""
     error: _builtins.str
@@ -1014,8 +1057,14 @@ class Exited(_message.Message):
     """its agent had asked it to end before"""
     message: _builtins.str
     """why its program failed, as it has reported that; empty if it has not"""
+    evidence: _builtins.str
+    """what its host's kernel knows of its end, in whole sentences; empty for nothing"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
+    @_builtins.property
+    def blame(self) -> Global___Blame:
+        """which other part of the job made its program fail, as it has reported that"""
+
     def __init__(
         self,
         *,
@@ -1026,10 +1075,12 @@ class Exited(_message.Message):
         has_left: _builtins.bool = ...,
         was_stopped: _builtins.bool = ...,
         message: _builtins.str = ...,
+        blame: Global___Blame | None = ...,
+        evidence: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "blame", b"blame", "error", b"error", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "cannot_start", b"cannot_start", "error", b"error", "has_left", b"has_left", "message", b"message", "returncode", b"returncode", "was_stopped", b"was_stopped", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "blame", b"blame", "cannot_start", b"cannot_start", "error", b"error", "evidence", b"evidence", "has_left", b"has_left", "message", b"message", "returncode", b"returncode", "was_stopped", b"was_stopped", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015

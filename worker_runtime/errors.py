@@ -311,6 +311,7 @@ class OperationFailedError(HorovodInternalError):
 
     def __init__(self, operation: str, rank: int, cause: str) -> None:
         super().__init__(f"{operation} failed on rank {rank}: {cause}")
+        self.rank = rank
 
 
 class IllegalTransitionError(RuntimeError):

@@ -163,7 +163,6 @@ class Agent:
 
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._launcher_timeout = LauncherTimeout(begin.launcher_timeout_seconds)
-        self._sequencing = Sequencing(begin, spawner, self._children, self._watchdog, self._warn)
         self._watch = Watch(
             begin.job,
             begin.host,
@@ -177,6 +176,8 @@ class Agent:
             take_message=partial(take_message, self._socket),
             finds_world=self._finds_world,
         )
+        note_end = self._watch.note_sequencer_end
+        self._sequencing = Sequencing(begin, spawner, self._children, self._watchdog, self._warn, note_end=note_end)
 
         self._probe_responder = ProbeResponder(self._output.tell)
         watched: list[Owner] = [self._sequencing]

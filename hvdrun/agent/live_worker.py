@@ -86,3 +86,12 @@ def forbid_core(pid: int) -> None:
     if hard != resource.RLIM_INFINITY:
         limit = min(_NO_CORE, hard)
     resource.prlimit(pid, resource.RLIMIT_CORE, (limit, hard))
+
+
+def terminate_group(pid: int) -> bool:
+    """Ask what is left of a worker's process group to end; False if nothing is."""
+    try:
+        os.killpg(pid, signal.SIGTERM)
+    except OSError:  # the group is empty, or another user's
+        return False
+    return True

@@ -46,6 +46,7 @@ class Sequencing:
         children: reports its end.
         watchdog: kills its session after the agent was killed.
         warn: takes a sentence for the user when it ended unexpectedly.
+        note_end: takes how it ended unexpectedly, in half a sentence.
         limit_seconds: how long one start may take.
         module: the program.
     """
@@ -58,6 +59,7 @@ class Sequencing:
         watchdog: Watchdog,
         warn: Callable[[str], None],
         *,
+        note_end: Callable[[str], None] = lambda _: None,
         limit_seconds: float = LIMIT_SECONDS,
         module: str = SEQUENCER,
     ) -> None:
@@ -66,6 +68,7 @@ class Sequencing:
         self._children = children
         self._watchdog = watchdog
         self._warn = warn
+        self._tell_end = note_end
         self._limit_seconds = limit_seconds
         self._module = module
 
@@ -216,6 +219,7 @@ class Sequencing:
         self._forget(process)
         if not self._is_closing:
             self._warn(f"{self._name} is gone: {process.describe_end()}")
+            self._tell_end(process.describe_end())
         process.close()
         if process.has_served and self._outlives_losses and not self._is_closing:
             self._ensure_opening()

@@ -77,6 +77,7 @@ async def _report(client: AgentClient, watch: Watch, launcher_timeout: LauncherT
                 is_noticed=watch.is_noticed,
                 signal=watch.signal,
                 has_world=watch.has_world,
+                sequencer_end=watch.sequencer_end,
             )
         except UnreachableError as error:
             failure = error

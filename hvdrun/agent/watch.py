@@ -24,7 +24,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from hvdrun.agent.live_worker import LiveWorker
+from hvdrun.agent.ends import Ends
+from hvdrun.agent.live_worker import LiveWorker, terminate_group
+from hvdrun.agent.memory_kills import MemoryKills
 from hvdrun.agent.resource_limits import ResourceLimits
 from hvdrun.agent.spawn import Spawned, Spawner
 from hvdrun.agent.streams import InputFeed, OutputForwarder
@@ -35,6 +37,7 @@ from hvdrun.processes.reaper import Reaper
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Slot, Worker
+from rendezvous.core.outcome import Blame
 from rendezvous.wire.orders import Alert, OutputStream, Started
 
 STARTS_AT_ONCE = 16
@@ -60,6 +63,7 @@ class Watch:
     is_noticed: a stop notice has come to this host.
     signal: that asks this host to end; 0: none.
     has_world: a process of rank 0, on this host, listens at the port of its round.
+    sequencer_end: how the sequencer of this host ended unexpectedly; "" where it has not.
     """
 
     def __init__(
@@ -85,7 +89,6 @@ class Watch:
         self._watchdog = watchdog
         self._outlives_losses = outlives_losses
         self._grace_seconds = grace_seconds
-        self._take_message = take_message
         self._finds_world = finds_world
 
         self._live: dict[int, LiveWorker] = {}
@@ -97,7 +100,7 @@ class Watch:
         self._queue: OrderedDict[Worker, Launch] = OrderedDict()  # that wait for their start
         self._starting: dict[Worker, asyncio.Task[None]] = {}
         self._early_orders: dict[Worker, Terminate] = {}  # for workers that are starting
-        self._ended: dict[Worker, Exited] = {}
+        self._ends = Ends(take_message, MemoryKills())
         self._leftovers: dict[int, asyncio.TimerHandle] = {}  # by pid, of workers that were reaped
 
         self.failure: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
@@ -109,6 +112,7 @@ class Watch:
         self.is_noticed = False
         self.signal = 0
         self.has_world = False
+        self.sequencer_end = ""
         self._closing = self._is_closed = False
         self._reaped = asyncio.Event()
         self.changed = asyncio.Event()
@@ -126,12 +130,11 @@ class Watch:
 
     def ended(self) -> tuple[Exited, ...]:
         """The ends that have not been acknowledged."""
-        return tuple(self._ended.values())
+        return self._ends.list()
 
     def acknowledge(self, ends: tuple[Exited, ...]) -> None:
         """Note that the server has recorded these ends."""
-        for end in ends:
-            self._ended.pop(end.worker, None)
+        self._ends.acknowledge(ends)
 
     def launch(self, launch: Launch) -> None:
         """Start this worker, unless this incarnation has been started before."""
@@ -160,18 +163,26 @@ class Watch:
         worker = order.worker
         if worker in self._queue:
             del self._queue[worker]
-            self._record_end(Exited.before_start(worker))
+            self._ends.add(Exited.before_start(worker))
+            self._note_report()
         elif worker in self._starting:
             self._early_orders[worker] = order
         elif worker in self._pids:
             live = self._live[self._pids[worker]]
             live.terminate(order.grace_seconds, order.signal, lets_save=order.lets_save)
 
-    def note_failure(self, worker: Worker, returncode: int) -> None:
+    def note_failure(
+        self, worker: Worker, returncode: int, blame: Blame | None = None, *, follows: bool = False
+    ) -> None:
         """Report the end of a worker that is about to end with this code, and give the process the grace to do so.
 
-        One that is about to end with 0 is only noted: its exit hooks may take as long as they like.
+        One that is about to end with 0 is only noted: its exit hooks may take as long as they like. So is one that has
+        failed because of a failure that is reported first (`follows`).
         """
+        if worker in self._pids:
+            self._ends.note_blame(worker, blame)
+        if follows:
+            return
         if returncode == 0:
             if worker in self._pids and not self._live[self._pids[worker]].is_stopping:
                 self._live[self._pids[worker]].has_left = True
@@ -182,6 +193,7 @@ class Watch:
             return
         self._ending[worker.slot] = worker
         live = self._live[pid]
+        self._ends.note_evidence(worker, returncode)
         self._report_end(worker, returncode, was_stopped=live.is_stopping)
         live.kill_after(self._grace_seconds)
 
@@ -203,6 +215,11 @@ class Watch:
     def note_world(self) -> None:
         """Report that the workers are a world of torch.distributed."""
         self.has_world = True
+        self.changed.set()
+
+    def note_sequencer_end(self, how: str) -> None:
+        """Report that the sequencer of this host has ended unexpectedly."""
+        self.sequencer_end = how
         self.changed.set()
 
     def pass_on(self, number: int) -> None:
@@ -322,6 +339,8 @@ class Watch:
         self._ending[worker.slot] = worker
         self._reaped.set()
         live.forget()
+        if worker not in self._reported:
+            self._ends.note_evidence(worker, returncode, self._children.peak_bytes)
         if live.is_stopping:
             # Its program had ended without a failure before; the order's signal may have ended the process.
             has_left = live.has_left and returncode <= 0
@@ -344,7 +363,7 @@ class Watch:
             self._start_next()
 
         # Where the order lets the worker save, what it leaves gets a moment, too.
-        if live.lets_save and not self._closing and _terminate_group(pid):
+        if live.lets_save and not self._closing and terminate_group(pid):
             loop = asyncio.get_running_loop()
             self._leftovers[pid] = loop.call_later(_LEFTOVER_SECONDS, self._clear_leftovers, worker, pid, free)
         else:
@@ -354,45 +373,18 @@ class Watch:
         del self._leftovers[pid]
         self._reaper.clear(worker, pid, free)
 
-    def _report_end(
-        self,
-        worker: Worker,
-        returncode: int,
-        error: str | None = None,
-        *,
-        has_left: bool = False,
-        was_stopped: bool = False,
-    ) -> None:
+    def _report_end(self, worker: Worker, returncode: int, error: str | None = None, **how: bool) -> None:
         """Report the end of a worker whose slot is not free yet; once."""
         if worker not in self._reported:
             self._reported.add(worker)
-            self._end(worker, returncode, error, has_left=has_left, was_stopped=was_stopped)
+            self._end(worker, returncode, error, **how)
 
-    def _end(
-        self,
-        worker: Worker,
-        returncode: int,
-        error: str | None = None,
-        *,
-        cannot_start: bool = False,
-        has_left: bool = False,
-        was_stopped: bool = False,
-    ) -> None:
-        message = ""
-        if returncode and not cannot_start:
-            message = self._take_message(worker)
-        self._record_end(Exited(worker, returncode, error, cannot_start, has_left, was_stopped, message))
+    def _end(self, worker: Worker, returncode: int, error: str | None = None, **how: bool) -> None:
+        """Report the end of a worker; see `Ends.record`."""
+        self._ends.record(worker, returncode, error, **how)
+        self._note_report()
 
-    def _record_end(self, end: Exited) -> None:
+    def _note_report(self) -> None:
+        """There is an end to report."""
         self.has_world = self.has_world or self._finds_world()
-        self._ended[end.worker] = end
         self.changed.set()
-
-
-def _terminate_group(pid: int) -> bool:
-    """Ask what is left of a worker's process group to end; False if nothing is."""
-    try:
-        os.killpg(pid, signal.SIGTERM)
-    except OSError:  # the group is empty, or another user's
-        return False
-    return True

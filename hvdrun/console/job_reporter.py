@@ -177,7 +177,14 @@ class JobReporter:
         last_lines: tuple[str, ...] = ()
         if worker is not None:
             last_lines = self._console.output.tail(worker)
-        page = Page(reason=end.sentence, last_lines=last_lines, ended_ranks=end.stopped, notes=end.notes)
+        page = Page(
+            reason=end.sentence,
+            culprit=end.culprit,
+            evidence=outcome.evidence,
+            last_lines=last_lines,
+            ended_ranks=end.stopped,
+            notes=end.notes,
+        )
         if end.explanation is Explanation.RECOVERY_PAGE:
             return page
         seconds = (self._decided or self._clock()) - self._started

@@ -19,6 +19,8 @@ _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?
 _PLACE = re.compile(rb'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # in Python's traceback
 _NO_RUNTIME = "ModuleNotFoundError: No module named 'worker_runtime'"  # the last line of Python's traceback
 _NO_RANK = "environment variable RANK expected, but not set"  # in an error of torch.distributed
+_NO_SPACE = re.compile(r"^OSError: \[Errno 28\]|No space left on device|^OSError: \[Errno 122\]|Disk quota exceeded")
+_NO_MODULE = re.compile(r"^(?:ModuleNotFoundError: No module named '[\w.]+'|ImportError: .+)")
 ALONE = (
     "A worker that is started alone, later than the others, has no RANK: with --max-restarts all workers are started "
     "again together."
@@ -29,6 +31,7 @@ _HINTS = {
     signal.SIGSEGV: "Native code read or wrote where it must not; above, faulthandler shows where Python was.",
     signal.SIGBUS: "Most often shared memory is full (look at df /dev/shm; in a container raise --shm-size).",
     signal.SIGABRT: "Native code gave up on itself; its last lines usually say why.",
+    signal.SIGTERM: "Nothing in hvdrun sent this signal: another process did, such as kill or a scheduler.",
     signal.SIGILL: "A library was built for another processor than this host's.",
 }
 
@@ -49,6 +52,8 @@ class Page:
     rank, worker: the one that failed first; None if no single worker did.
     returncode: of that worker, as waitpid reports it: its exit code, or -n for signal n.
     reason: one sentence, if the numbers do not say enough; else "".
+    culprit: what that worker failed because of, as a subject, if it did not fail by itself; the reason says how.
+    evidence: what the kernel of its host knows of its end, in whole sentences.
     seconds: from the job's start to the failure.
     last_lines: the last output of that worker.
     ended_ranks: the workers that were ended because of it.
@@ -56,6 +61,8 @@ class Page:
     """
 
     reason: str = ""
+    culprit: str = ""
+    evidence: str = ""
     rank: int | None = None
     worker: Worker | None = None
     returncode: int | None = None
@@ -73,9 +80,26 @@ def render_page(page: Page, *, coloured: bool = False) -> str:
     Remedy: See its last lines, below this sentence.
 
     Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGKILL (signal 9)
-    Cause: Most often the kernel killed the worker because memory ran out.
-    Remedy: Look for `Out of memory` in `dmesg`, or at the container's memory limit. Use smaller batches, or fewer
-        workers on that host.
+    Cause: The next line has it: the kernel killed the worker because memory ran out, or another process did. Without
+        the kernel's count, memory is the most frequent cause.
+    Remedy: For memory, use smaller batches, or fewer workers on that host, or raise the container's limit. Without the
+        count, look for `Out of memory` in `dmesg`.
+
+    Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGTERM (signal 15)
+    Cause: Another process sent the worker this signal.
+    Remedy: See the log of the scheduler or container.
+
+    Message: rank RANK on HOST (slot SLOT) is the first cause after TIME: HOW
+    Cause: Other ranks needed this one, which had ended with 0 or did not come.
+    Remedy: Make the same calls on all ranks; see where the script of that rank ends or waits.
+
+    Message: the sequencer on HOST, which orders the workers' collectives, is the first cause after TIME: HOW
+    Cause: That process was killed, by somebody or because memory ran out.
+    Remedy: Look for `Out of memory` in `dmesg` on that host.
+
+    Message: the network between HOST and HOST is the first cause after TIME: HOW
+    Cause: A worker has lost its connection to the sequencer, though both hosts reach hvdrun.
+    Remedy: Check the network between these hosts.
 
     Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGBUS (signal 7)
     Cause: Most often shared memory is full.
@@ -126,10 +150,12 @@ def _encode(text: str, characters: str) -> str:
 def compose_page(page: Page) -> Iterator[tuple[str, Tone]]:
     """The page's lines, the same for a terminal and a file."""
     yield f"hvdrun: {_head(page)}", Tone.HEADLINE
-    if page.reason and page.rank is not None:
+    if page.culprit:
+        yield f"  R{_name_worker(page)[1:]} failed because of that{_describe_end(page)}.", Tone.TEXT
+    elif page.reason and page.rank is not None:
         yield f"  {strip_controls(page.reason)}", Tone.TEXT
-    hint = _find_hint(page)
-    if hint is not None:
+    hint = page.evidence or _find_hint(page)
+    if hint:
         yield f"  {hint}", Tone.HINT
     if page.last_lines:
         yield "  It wrote last:", Tone.TEXT
@@ -161,9 +187,19 @@ def _head(page: Page) -> str:
     when = "" if page.seconds is None else f" after {describe_seconds(page.seconds)}"
     if page.rank is None:
         return (strip_controls(page.reason).rstrip(".") or "the job failed") + (f",{when}." if when else ".")
+    if page.culprit:
+        are = "are" if page.culprit.startswith("ranks ") else "is"
+        return f"{page.culprit} {are} the first cause{when}: {strip_controls(page.reason).rstrip('.')}"
+    return f"{_name_worker(page)} failed first{when}{_describe_end(page)}"
+
+
+def _name_worker(page: Page) -> str:
     where = "" if page.worker is None else f" on {page.worker.slot.host} (slot {page.worker.slot.index})"
-    how = "" if page.returncode is None else f": {describe_returncode(page.returncode)}"
-    return f"rank {page.rank}{where} failed first{when}{how}"
+    return f"rank {page.rank}{where}"
+
+
+def _describe_end(page: Page) -> str:
+    return "" if page.returncode is None else f": {describe_returncode(page.returncode)}"
 
 
 def _find_hint(page: Page) -> str | None:
@@ -175,6 +211,14 @@ def _find_hint(page: Page) -> str | None:
         )
     if any(_NO_RANK in line for line in page.last_lines):
         return ALONE
+    host = "its host" if page.worker is None else page.worker.slot.host
+    if any(map(_NO_SPACE.search, page.last_lines)):
+        return f"A disk of {host} is full, or a quota is used up (look at df -h and df -i there)."
+    if any(map(_NO_MODULE.match, page.last_lines[-1:])):
+        return (
+            f"An import failed on {host}: --dry-run shows which Python runs the script, and hvdrun doctor -H HOSTS "
+            "which packages differ between hosts."
+        )
     number = None
     if page.returncode is not None:
         number = find_signal(page.returncode)

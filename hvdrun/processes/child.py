@@ -19,7 +19,8 @@ from hvdrun.processes import processes
 StandardStreams = tuple[int, int, int]  # the descriptors of standard input, output and error
 Start = Callable[[StandardStreams], Awaitable[int]]
 
-_TAIL_BYTES = 16 * 1024
+_KIB = 1024
+_TAIL_BYTES = 16 * _KIB
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -79,9 +80,13 @@ def kill_child(pid: int) -> bool:
 
 
 class Children:
-    """Reaps all children of this process, orphans of its descendants included; belongs to one event loop."""
+    """Reaps all children of this process, orphans of its descendants included; belongs to one event loop.
+
+    peak_bytes: how much memory the child whose end is reported now has had resident at most.
+    """
 
     def __init__(self) -> None:
+        self.peak_bytes = 0
         self._watched: dict[int, Callable[[int], None]] = {}
         self._starts = 0
         self._early: dict[int, int] = {}  # exit codes of children that ended before the caller knew their pids
@@ -126,12 +131,13 @@ class Children:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:  # no child is left
                 return
             if pid == 0:
                 return
             code = os.waitstatus_to_exitcode(status)
+            self.peak_bytes = used.ru_maxrss * _KIB
             note_end = self._watched.pop(pid, None)
             if note_end is not None:
                 note_end(code)

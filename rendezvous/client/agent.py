@@ -59,12 +59,14 @@ class AgentClient:
         is_noticed: bool = False,
         signal: int = 0,
         has_world: bool = False,
+        sequencer_end: str = "",
     ) -> None:
         """Report once.
 
         is_noticed: a stop notice has come to this host.
         signal: that ends the agent; 0: none.
         has_world: a process of rank 0, on this host, listens at the port of its round.
+        sequencer_end: how the sequencer of this host ended unexpectedly; "" if it has not.
 
         Raises:
             UnreachableError: no acknowledgement came within the limit.
@@ -78,6 +80,7 @@ class AgentClient:
             noticed=is_noticed,
             signal=signal,
             has_world=has_world,
+            sequencer_end=sequencer_end,
         )
         try:
             await self.stub.Report(report, timeout=limit_seconds)

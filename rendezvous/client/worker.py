@@ -14,6 +14,7 @@ from rendezvous.client.calls import CALL_SECONDS, RETRY_SECONDS, connect_to_agen
 from rendezvous.client.subscription import CLOSED, Subscription
 from rendezvous.core.messages import Announce, Declared, Depart, Interrupt, Joined, OfferResize, Refuse
 from rendezvous.core.model import Endpoint, Membership
+from rendezvous.core.outcome import Blame
 from rendezvous.core.reports import Report
 from rendezvous.errors import (
     GenerationInterruptedError,
@@ -98,16 +99,23 @@ class WorkerClient:
         deadline = time.monotonic() + self._patience_seconds
         self._call(lambda seconds: self._stub.Declare(request, timeout=seconds, wait_for_ready=True), deadline)
 
-    def fail(self, returncode: int) -> None:
+    def fail(self, returncode: int, blame: Blame | None = None, *, follows: bool = False) -> None:
         """Report that this process will exit with this code, as waitpid returns it.
 
         The others learn of a failure early. With 0, the agent notes that the program has ended by itself.
+
+        Args:
+            returncode: the exit code.
+            blame: which other part of the job made the program fail; None if none is known to.
+            follows: others learn of it when the process has ended: the failure that it follows from comes first.
 
         Raises:
             CallRefusedError: the agent does not know this worker.
             UnreachableError: no answer came in time.
         """
-        request = pb.FailRequest(worker=codec.encode_worker(self._worker), returncode=returncode)
+        worker = codec.encode_worker(self._worker)
+        reported = None if blame is None else codec.encode(blame)
+        request = pb.FailRequest(worker=worker, returncode=returncode, blame=reported, follows=follows)
         deadline = time.monotonic() + _FAIL_SECONDS
         self._call(lambda seconds: self._stub.Fail(request, timeout=seconds), deadline)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.losses import (
+    correct_end,
     count_failure,
     log_loss,
     lose_host,
@@ -28,6 +29,7 @@ from rendezvous.core.messages import (
     OfferResize,
     Refuse,
     Reported,
+    SequencerLost,
     SequencerOpened,
     Signalled,
     Stopped,
@@ -40,9 +42,11 @@ from rendezvous.core.outcome import (
     TEMPORARY_FAILURE,
     Cause,
     Outcome,
+    blame_host,
     blame_worker,
     describe_loss,
     end_as_noticed,
+    find_signal,
     give_up,
     overrun_notice,
     stop,
@@ -56,7 +60,7 @@ _LEAVING = frozenset({WorkerState.LEAVING, WorkerState.ENDED})
 _INTERRUPTING = frozenset({JoinReason.CONTINUE, JoinReason.RESTORE, JoinReason.FORM})
 
 
-def record(state: State, event: Event) -> tuple[State, Effects]:  # noqa: C901, PLR0911 - one case for each kind of event
+def record(state: State, event: Event) -> tuple[State, Effects]:  # noqa: C901, PLR0911, PLR0912 - one case for each kind of event
     """Record an event while the outcome is not decided."""
     match event:
         case HostsChanged():
@@ -73,6 +77,8 @@ def record(state: State, event: Event) -> tuple[State, Effects]:  # noqa: C901, 
             return _exit(state, event)
         case Lost():
             return lose_host(state, event)
+        case SequencerLost(host, how):
+            return replace(state, sequencer_loss=(host, how)), ()
         case WorldOpened(host):
             return (state if host not in state.hosts else replace(state, has_world=True)), ()
         case Noticed() | Signalled():
@@ -98,9 +104,13 @@ def record_in_draining(state: State, outcome: Outcome, event: Event) -> tuple[St
             former = state.workers[worker.slot]
             is_done = former.is_done or event.has_left
             ended = replace(former, state=WorkerState.ENDED, returncode=returncode, is_done=is_done)
-            return state.with_records([ended]), ()
-        case Lost(host):
-            return state.with_host_ended(host), ()
+            return _judge_late_end(state.with_records([ended]), former, event, outcome), ()
+        case SequencerLost(host, how):
+            return replace(state, sequencer_loss=(host, how)), ()
+        case Lost(host, reason):
+            is_failure = any(each.state is not WorkerState.ENDED for each in state.on(host))
+            state = state.with_host_ended(host)
+            return (correct_end(state, blame_host(host, reason)) if is_failure else state), ()
         case Reported(_, running):
             left_seconds = (state.deadline or 0.0) - state.policy.lease_seconds - state.now
             grace_seconds = max(0.0, left_seconds)
@@ -234,9 +244,7 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
         return _record_notice_of(state, former.worker.slot.host)
 
     state = start_leases(replace(state, failures=state.failures + 1), (former.worker.slot.host,))
-    rank, cannot_start = former.assignment.rank, event.cannot_start
-    outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=cannot_start)
-    outcome = replace(outcome, message=event.message)
+    outcome = _blame(former, event)
     if state.is_one_world:
         if _are_others_done(state, former):
             return replace(state, outcome=outcome), ()
@@ -244,7 +252,7 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
 
     state, logs = _log_failure(state, event, outcome)
     if survives(state) and former.worker.slot.host not in state.drained:
-        state = count_failure(state, former, "its command cannot be started" if cannot_start else "")
+        state = count_failure(state, former, "its command cannot be started" if event.cannot_start else "")
     return record_loss(state, [former], outcome), logs
 
 
@@ -252,10 +260,27 @@ def _judge_stopped(state: State, former: WorkerRecord, event: Exited) -> State:
     """A worker that is stopped has ended: where it did so by itself, it may be the cause of the restart."""
     if state.restart is None or event.was_stopped or event.has_left or not event.returncode:
         return state
-    rank, cannot_start = former.assignment.rank, event.cannot_start
-    outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=cannot_start)
-    outcome = replace(outcome, message=event.message)
-    return state.with_surer_cause(outcome)
+    return state.with_surer_cause(_blame(former, event))
+
+
+def _judge_late_end(state: State, former: WorkerRecord, event: Exited, outcome: Outcome) -> State:
+    """A worker has ended after the outcome was decided: it may be the cause, or have failed because of it."""
+    ended_itself = not (event.was_stopped or event.has_left) and not state.ends_well(event.returncode)
+    if not ended_itself and event.blame is None:
+        return state
+    if ended_itself:
+        state = correct_end(state, _blame(former, event))
+    if state.outcome is outcome:
+        has_failed = event.blame is not None or find_signal(event.returncode) is None
+        return state.with_follower(former.assignment.rank, event.blame) if has_failed else state
+    return state if outcome.rank is None else state.with_follower(outcome.rank, outcome.blame)
+
+
+def _blame(former: WorkerRecord, event: Exited) -> Outcome:
+    """This worker's failure as the outcome."""
+    rank = former.assignment.rank
+    outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=event.cannot_start)
+    return replace(outcome, message=event.message, blame=event.blame, evidence=event.evidence)
 
 
 def _are_others_done(state: State, former: WorkerRecord) -> bool:

@@ -16,9 +16,11 @@ from rendezvous.core.messages import Dismiss, Effect, Effects, Level, Log, Lost,
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import (
     SIGKILL,
+    Cause,
     Outcome,
     blame_host,
     describe_reset_limit,
+    describe_silence,
     fail_to_join,
     fail_to_report,
     lack_slots,
@@ -30,6 +32,7 @@ from rendezvous.core.reports import JoinReason
 from rendezvous.core.state import State
 
 KEPT_LOSSES = 5  # the last ones
+_CORRECTABLE = frozenset({Cause.WORKER_FAILED, Cause.NOT_RECOVERED})
 
 
 def renew_lease(state: State, host: str) -> State:
@@ -230,12 +233,24 @@ def _end_job(state: State, outcome: Outcome) -> State:
     return replace(state.with_interruption(outcome.reason), first_failure=outcome, refusal=refusal)
 
 
+def correct_end(state: State, other: Outcome) -> State:
+    """The state in which this end, which was reported after the outcome was decided, is the outcome if it is surer.
+
+    An exit code that is not known to follow from another end gives way only to a kill or a crash.
+    """
+    outcome = state.outcome
+    if outcome is None or outcome.cause not in _CORRECTABLE or other.certainty <= outcome.certainty:
+        return state
+    is_surer = outcome.blame is not None or (outcome.certainty == 0 and other.is_violent)
+    return replace(state, outcome=other) if is_surer else state
+
+
 def lose_silent_host(state: State) -> tuple[State, Effects]:
     """The lease of an agent has run out."""
     silent = silent_hosts(state)
     if not silent:
         return state, ()
-    return lose_host(state, Lost(silent[0], f"its agent was silent for {state.policy.lease_seconds:g} s (--lease)"))
+    return lose_host(state, Lost(silent[0], describe_silence(state.policy.lease_seconds)))
 
 
 def lose_unheard_host(state: State) -> tuple[State, Effects]:

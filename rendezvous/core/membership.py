@@ -190,6 +190,7 @@ def advance(state: State, now: float) -> State:
         state,
         now=now,
         has_ticked=True,
+        last_pause=(now, gap_seconds) if state.has_ticked else None,
         last_heard=Table.of((host, None if heard is None else now) for host, heard in state.last_heard.items()),
         waiting_since=None if state.waiting_since is None else state.waiting_since + gap_seconds,
         deadline=None if state.deadline is None else state.deadline + gap_seconds,

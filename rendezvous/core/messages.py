@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Self, TypeAlias
 
 from rendezvous.core.model import Assignment, Endpoint, Generation, Host, Round, Worker
-from rendezvous.core.outcome import SIGTERM, Outcome
+from rendezvous.core.outcome import SIGTERM, Blame, Outcome
 from rendezvous.core.reports import Action, RecoveryDecision, Report
 
 
@@ -103,6 +103,8 @@ class Exited:
     has_left: its program had ended without a failure before it was stopped.
     was_stopped: its agent had asked it to end before.
     message: why its program failed, as it has reported that (`@record`); "" if it has not.
+    blame: which other part of the job made its program fail, as it has reported that.
+    evidence: what the kernel of its host knows of its end, in whole sentences; "" for nothing.
     """
 
     worker: Worker
@@ -112,6 +114,8 @@ class Exited:
     has_left: bool = False
     was_stopped: bool = False
     message: str = ""
+    blame: Blame | None = None
+    evidence: str = ""
 
     @classmethod
     def before_start(cls, worker: Worker) -> Self:
@@ -154,6 +158,14 @@ class WorldOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class SequencerLost:
+    """The sequencer on this host has ended unexpectedly; how, in half a sentence."""
+
+    host: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The user or the launcher stops the job; `immediately` kills its workers without a grace."""
 
@@ -181,6 +193,7 @@ Event = (
     | Noticed
     | Signalled
     | WorldOpened
+    | SequencerLost
     | Stopped
     | Ticked
 )
@@ -339,6 +352,7 @@ class Finish:
     """The job is over.
 
     sentence: why, without a full stop; "" where nothing is printed, or the returncode of a worker says enough.
+    culprit: what the outcome's worker failed because of, as a subject: another rank, or the sequencer; "" for nothing.
     stopped: the ranks that were stopped because of the outcome.
     notes: further sentences of the page.
     """
@@ -348,6 +362,7 @@ class Finish:
     sentence: str = ""
     stopped: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    culprit: str = ""
 
 
 Effect = (

@@ -1,14 +1,15 @@
 """How a job ended, and why: the exit code and the first cause."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from signal import Signals
 
-from rendezvous.core.model import Worker
+from rendezvous.core.model import Generation, Worker
 
 SIGNAL_OFFSET = 128
 SIGINT, SIGABRT, SIGUSR2, SIGTERM = 2, 6, 12, 15
+_VIOLENT = frozenset({4, 7, 9, 11})  # SIGILL, SIGBUS, SIGKILL, SIGSEGV
 SIGKILL = 9  # with which an agent, or its watchdog, kills the workers of a lost host
 FAILURE = 1
 TEMPORARY_FAILURE = 75
@@ -36,6 +37,18 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Blame:
+    """Which other part of the job made a program fail, as its worker has reported.
+
+    reason: one sentence, without a full stop.
+    ranks: of the generation; empty if it is the sequencer, or the way to it.
+    """
+
+    reason: str
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How the job ended.
 
@@ -44,6 +57,8 @@ class Outcome:
     worker, rank, returncode: those of the worker that failed first, if one did; returncode as waitpid returns it.
     host: the host that was lost first, or whose agent got a signal, if that is the cause.
     message: why that worker's program failed, as it has reported that.
+    blame: which other part of the job made that worker fail; None if none is known to.
+    evidence: what the kernel of its host knows of its end, in whole sentences.
     """
 
     exit_code: int
@@ -54,6 +69,8 @@ class Outcome:
     returncode: int | None = None
     host: str | None = None
     message: str = ""
+    blame: Blame | None = None
+    evidence: str = ""
 
     @property
     def is_interrupt(self) -> bool:
@@ -64,9 +81,11 @@ class Outcome:
     def certainty(self) -> int:
         """How sure it is that this end did not follow from another one: of two of a moment, the surer is the cause.
 
-        Peers of a lost worker end with an exit code, or by the SIGABRT of NCCL's watchdog; a lost host, or another
-        signal, follows from nothing else.
+        A worker may know what made it fail. Peers of a lost worker end with an exit code, or by the SIGABRT of NCCL's
+        watchdog; a lost host, or another signal, follows from nothing else.
         """
+        if self.blame is not None:
+            return -1
         if self.cause is Cause.NOT_RECOVERED and self.worker is None and self.host is None:
             return 0
         if self.cause is not Cause.WORKER_FAILED or self.returncode is None:
@@ -77,6 +96,11 @@ class Outcome:
         if number == SIGABRT:
             return 1
         return 2
+
+    @property
+    def is_violent(self) -> bool:
+        """The worker was killed, or has crashed: neither a request to end nor the loss of a peer has this effect."""
+        return self.returncode is not None and find_signal(self.returncode) in _VIOLENT
 
     @property
     def stop_signal(self) -> int:
@@ -188,6 +212,11 @@ def blame_host(host: str, reason: str, *, is_refused: bool = False) -> Outcome:
     """A host was lost, or (is_refused) cannot be used."""
     what = "is not used" if is_refused else "was lost"
     return Outcome(TEMPORARY_FAILURE, Cause.HOST_LOST, f"host {host} {what}: {reason}", host=host)
+
+
+def describe_silence(lease_seconds: float) -> str:
+    """Why a host is lost whose agent's lease has run out."""
+    return f"its agent was silent for {lease_seconds:g} s (--lease)"
 
 
 def time_out(reason: str) -> Outcome:
@@ -318,3 +347,54 @@ def run_short(
     if first is not None:
         reason = f"{first.reason}; {sentence}"
     return replace(give_up(reason, first), cause=Cause.TOO_FEW_WORKERS)
+
+
+def find_culprit(outcome: Outcome, generation: Generation | None, lost: tuple[str, str] | None) -> tuple[str, str]:
+    """What the outcome's worker failed because of, as a subject, and how; "" where it failed by itself.
+
+    lost: the host of the sequencer that has ended, and how it did; None while it lives.
+    """
+    blame = outcome.blame
+    if blame is None or generation is None:
+        return "", ""
+    ranks = [rank for rank in blame.ranks if rank < len(generation.members) and rank != outcome.rank]
+    if len(ranks) == 1:
+        slot = generation.members[ranks[0]].slot
+        return f"rank {ranks[0]} on {slot.host} (slot {slot.index})", blame.reason
+    if ranks:
+        return describe_ranks(ranks), blame.reason
+    if lost is not None:
+        return f"the sequencer on {lost[0]}, which orders the workers' collectives,", lost[1]
+    here, there = outcome.worker, generation.members[0]
+    if here is not None and here.slot.host != there.slot.host:
+        return f"the network between {here.slot.host} and {there.slot.host}", blame.reason
+    return "", ""
+
+
+def describe_followers(followers: Mapping[int, str]) -> Iterator[str]:
+    """Which ranks have failed later; because of the first failure where their errors say so."""
+    because = {rank: why for rank, why in followers.items() if why}
+    if because:
+        why = next(iter(because.values()))
+        yield f"{describe_ranks(because).capitalize()} failed afterwards, because of that ({why})."
+    if others := followers.keys() - because.keys():
+        yield f"{describe_ranks(others).capitalize()} failed afterwards."
+
+
+def describe_successes(done: Sequence[int], outcome: Outcome) -> tuple[str, ...]:
+    """Which members have exited with 0, or would have, if any have."""
+    if not done:
+        return ()
+    which = describe_ranks(done).capitalize()
+    rest = f"but the job could not continue without rank {outcome.rank}, and ends with its failure."
+    return (f"{which} ended with 0, {rest}",)
+
+
+def describe_pause(seconds: float) -> str:
+    """What stands before the loss of a host that hvdrun itself has caused.
+
+    Message: hvdrun did not run for SECONDS s (it was stopped, or its machine slept): host HOST was lost: HOW
+    Cause: hvdrun was stopped, by Ctrl-Z or SIGSTOP, or its machine slept, for longer than the hosts wait.
+    Remedy: Start the job again. Raise `--launcher-timeout` where such stops are usual.
+    """
+    return f"hvdrun did not run for {seconds:.1f} s (it was stopped, or its machine slept): "

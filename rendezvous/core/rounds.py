@@ -109,7 +109,7 @@ def judge_round(state: State) -> tuple[State, Effects]:
         return state, ()
     outcome, lasted_seconds = restart.outcome, restart.since - state.round_since
     is_quick = not restart.is_planned and lasted_seconds < QUICK_SECONDS
-    has_failed = not restart.is_planned and lasted_seconds < _FAILING_SECONDS and outcome.certainty == 0
+    has_failed = not restart.is_planned and lasted_seconds < _FAILING_SECONDS and outcome.certainty <= 0
     quick = failed = 0
     if is_quick:
         quick = state.quick_rounds + 1

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from rendezvous.core.decision import STATE_LOST, AwaitWorkers, End, Situation, decide
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.losses import (
+    correct_end,
     give_up_workers,
     settle_suspicions,
     silent_hosts,
@@ -23,11 +24,16 @@ from rendezvous.core.outcome import (
     TEMPORARY_FAILURE,
     Cause,
     Outcome,
+    blame_host,
     conclude,
-    describe_ranks,
+    describe_followers,
+    describe_pause,
+    describe_silence,
+    describe_successes,
     exhaust_resets,
     fail_again,
     fail_to_be_added,
+    find_culprit,
     give_up,
     lose_state,
 )
@@ -188,26 +194,18 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
     """The end of the job, with what the user reads about it."""
     if outcome.cause is Cause.SUCCEEDED or outcome.is_interrupt:
         return Finish(outcome)
-    policy, reason, worker = state.policy, outcome.reason.rstrip("."), outcome.worker
+    policy, worker = state.policy, outcome.worker
+    reason = f"{_describe_pause(state, outcome)}{outcome.reason.rstrip('.')}"
     done = [each.assignment.rank for each in state.workers.values() if each.is_done and state.is_member(each)]
     stopped = tuple(rank for rank in state.stopped if rank not in {*done, outcome.rank})
 
     if outcome.cause is Cause.WORKER_FAILED:
-        reported = (f"Its program reported (@record): {outcome.message}",) if outcome.message else ()
-        if policy.is_elastic or stopped != state.stopped:
-            notes = _describe_successes(done, outcome)
-        else:
-            notes = ()
-        if state.rounds:
-            notes += (_describe_rounds(state), *_list_losses(state, outcome))
-        sentence = ""
-        if outcome.returncode is None:
-            sentence = reason
-        return Finish(outcome, Explanation.WORKER_PAGE, sentence, stopped, reported + notes)
-
+        return _explain_failure(state, outcome, done, stopped)
     may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
     if policy.outlives_losses and (may_continue or outcome.cause in _REPEATED):
-        notes = ((_describe_rounds(state),) if state.rounds else ()) + _list_losses(state, outcome)
+        notes = ((_describe_rounds(len(state.workers), state.rounds),) if state.rounds else ()) + _list_losses(
+            state.losses, outcome
+        )
         if may_continue:
             notes += (f"Exit code {TEMPORARY_FAILURE}: the job may continue when you start it again.",)
         return Finish(outcome, Explanation.RECOVERY_PAGE, reason, stopped, notes)
@@ -217,30 +215,51 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
     return Finish(outcome, Explanation.SENTENCE, reason)
 
 
-def _describe_rounds(state: State) -> str:
-    who = "The only worker" if len(state.workers) == 1 else "All workers"
-    return f"{who} had been started again {'once' if state.rounds == 1 else f'{state.rounds} times'}."
+def _describe_pause(state: State, outcome: Outcome) -> str:
+    """That hvdrun itself did not run shortly before a host was lost; "" where it did."""
+    ended, seconds = state.last_pause or (state.now, 0.0)
+    is_recent = state.now - ended <= state.policy.grace_seconds + state.policy.lease_seconds
+    return describe_pause(seconds) if outcome.cause is Cause.HOST_LOST and seconds and is_recent else ""
 
 
-def _list_losses(state: State, outcome: Outcome) -> tuple[str, ...]:
-    before = [each for each in state.losses if (each.worker, each.host) != (outcome.worker, outcome.host)]
+def _explain_failure(state: State, outcome: Outcome, done: Sequence[int], stopped: tuple[int, ...]) -> Finish:
+    """The end of a job by the failure of a worker, or by what this worker failed because of."""
+    reported = (f"Its program reported (@record): {outcome.message}",) if outcome.message else ()
+    culprit, sentence = find_culprit(outcome, state.generation, state.sequencer_loss)
+    if not culprit and outcome.returncode is None:
+        sentence = outcome.reason.rstrip(".")
+
+    followers = {rank: why for rank, why in state.followers if rank != outcome.rank}
+    notes = tuple(describe_followers(followers))
+    if not culprit and (state.policy.is_elastic or stopped != state.stopped):
+        notes += describe_successes(done, outcome)
+    if state.rounds:
+        notes += (_describe_rounds(len(state.workers), state.rounds), *_list_losses(state.losses, outcome))
+    left = tuple(rank for rank in stopped if rank not in followers)
+    return Finish(outcome, Explanation.WORKER_PAGE, sentence, left, reported + notes, culprit)
+
+
+def _describe_rounds(workers: int, rounds: int) -> str:
+    """How often all workers have been started again."""
+    who = "The only worker" if workers == 1 else "All workers"
+    return f"{who} had been started again {'once' if rounds == 1 else f'{rounds} times'}."
+
+
+def _list_losses(losses: Iterable[Outcome], outcome: Outcome) -> tuple[str, ...]:
+    """The other losses."""
+    before = [each for each in losses if (each.worker, each.host) != (outcome.worker, outcome.host)]
     return tuple(f"Lost before: {each.reason.rstrip('.')}." for each in before)
-
-
-def _describe_successes(done: Sequence[int], outcome: Outcome) -> tuple[str, ...]:
-    """Which members have exited with 0, or would have, if any have."""
-    if not done:
-        return ()
-    which = describe_ranks(done).capitalize()
-    rest = f"but the job could not continue without rank {outcome.rank}, and ends with its failure."
-    return (f"{which} ended with 0, {rest}",)
 
 
 def forget_silent_hosts(state: State) -> tuple[State, Effects]:
     """While the job ends, an agent's lease has run out: its workers have ended, too."""
-    if state.phase is Phase.DRAINING and (silent := silent_hosts(state)):
-        return state.with_host_ended(silent[0]), ()
-    return state, ()
+    silent = silent_hosts(state) if state.phase is Phase.DRAINING else ()
+    if not silent:
+        return state, ()
+    state = state.with_host_ended(silent[0])
+    if state.outcome is None or state.outcome.blame is None:
+        return state, ()
+    return correct_end(state, blame_host(silent[0], describe_silence(state.policy.lease_seconds))), ()
 
 
 def publish(state: State) -> tuple[State, Effects]:

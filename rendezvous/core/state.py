@@ -8,7 +8,7 @@ from typing import Self
 from rendezvous.core.failures import Blacklist, CrashLoop
 from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerRecord, WorkerState, check_transition
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
-from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Cause, Outcome
+from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Blame, Cause, Outcome
 from rendezvous.core.reports import Action, RecoveryDecision
 from rendezvous.core.table import Table
 
@@ -90,6 +90,7 @@ class State:
     outcome: set from DRAINING on.
     deadline: when DRAINING ends at the latest, or when the survivors of an interruption must have reported.
     slept_seconds: how long this machine has slept: the job's clock lags behind by as much.
+    last_pause: when it last awoke, and how long it had slept, or hvdrun was stopped.
     short_since: since when there are too few slots to start, or workers to continue; on the job's clock.
     gathering_since: since when there is a resize to offer; on the job's clock.
     interruption: why the newest generation cannot continue, in one sentence without a full stop; None while it can.
@@ -101,6 +102,9 @@ class State:
     restarts: how many losses have restarted the job. rounds: how many restarts there were, planned ones included.
     round_since: when this round began, on the job's clock. round_hosts: its hosts, in rank order.
     has_world: the workers are known to be a world of torch.distributed.
+    sequencer_loss: the host of the last sequencer that has ended unexpectedly, and how it did.
+    followers: the ranks that have failed by themselves after the failure that decided the outcome, and why, if that is
+        known.
     unreported: those of them that have reported no worker of it yet.
     quick_rounds: how many rounds in a row, the last ones, have ended within seconds. failed_rounds: how many by an exit
         code within half a minute.
@@ -133,6 +137,7 @@ class State:
     outcome: Outcome | None = None
     deadline: float | None = None
     slept_seconds: float = 0.0
+    last_pause: tuple[float, float] | None = None
     short_since: float | None = None
     gathering_since: float | None = None
     offer: Offer = Offer()
@@ -151,6 +156,8 @@ class State:
     round_since: float = 0.0
     round_hosts: tuple[str, ...] = ()
     has_world: bool = False
+    sequencer_loss: tuple[str, str] | None = None
+    followers: tuple[tuple[int, str], ...] = ()
     unreported: frozenset[str] = frozenset()
     quick_rounds: int = 0
     failed_rounds: int = 0
@@ -311,6 +318,10 @@ class State:
         if restart is None or restart.is_planned or other.certainty <= restart.outcome.certainty:
             return self
         return replace(self, restart=replace(restart, outcome=other, is_blamed=False))
+
+    def with_follower(self, rank: int, blame: Blame | None) -> Self:
+        """The state in which this rank has failed after the failure that decided the outcome."""
+        return replace(self, followers=(*self.followers, (rank, "" if blame is None else blame.reason)))
 
     def with_interruption(self, reason: str) -> Self:
         """The state in which the newest generation cannot continue; the first reason is kept."""

@@ -22,12 +22,24 @@ from rendezvous.client import AgentClient, name_socket
 from rendezvous.client.calls import CALL_SECONDS
 from rendezvous.core.messages import Announce, Refuse
 from rendezvous.core.model import Worker
+from rendezvous.core.outcome import Blame
 from rendezvous.errors import ListenError, WireError
 from rendezvous.server import serving
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Notification, Published, Topic
 
 _GRACE_SECONDS = 0.5  # for calls to complete before they are cancelled; most are subscriptions
+
+
+class NoteFailure(Protocol):
+    """Takes a worker's failure: its exit code, what made it fail, and whether a failure that is reported first did."""
+
+    def __call__(self, worker: Worker, returncode: int, blame: Blame | None = None, *, follows: bool = False) -> None:
+        """See `hvdrun.agent.watch.Watch.note_failure`."""
+
+
+def _ignore_failure(worker: Worker, returncode: int, blame: Blame | None = None, *, follows: bool = False) -> None:
+    """Drop it."""
 
 
 class SequencerProvider(Protocol):
@@ -53,7 +65,7 @@ class Relay(pb_grpc.RendezvousServicer):
         host: the host's name in the job.
         client: the agent's connection to the server.
         sequencing: provides the sequencers on this host.
-        note_failure: is called with each worker that reports its failure, and its exit code.
+        note_failure: takes what each worker reports of its failure.
         note_outcome: is called with each worker that delivers an outcome, and the task's number, before the outcome is
             forwarded.
         fail: takes an unexpected error of a call.
@@ -64,7 +76,7 @@ class Relay(pb_grpc.RendezvousServicer):
         host: str,
         client: AgentClient,
         sequencing: SequencerProvider,
-        note_failure: Callable[[Worker, int], None] = lambda _worker, _returncode: None,
+        note_failure: NoteFailure = _ignore_failure,
         note_outcome: Callable[[Worker, int], None] = lambda _worker, _number: None,
         *,
         fail: Callable[[BaseException], None],
@@ -135,7 +147,9 @@ class Relay(pb_grpc.RendezvousServicer):
 
     async def Fail(self, request: pb.FailRequest, context: serving.Context) -> pb.Ack:
         async with serving.answer_errors(context, self._fail):
-            self._note_failure(await self._decode_own(request.worker, context), request.returncode)
+            worker = await self._decode_own(request.worker, context)
+            blame = codec.decode(Blame, request.blame) if request.HasField("blame") else None
+            self._note_failure(worker, request.returncode, blame, follows=request.follows)
         return pb.Ack()
 
     async def Watch(self, request: pb.WatchRequest, context: serving.Context) -> AsyncIterator[pb.Notification]:

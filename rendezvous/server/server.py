@@ -34,6 +34,7 @@ from rendezvous.core.messages import (
     Joined,
     Noticed,
     Reported,
+    SequencerLost,
     SequencerOpened,
     Signalled,
     Ticked,
@@ -226,7 +227,8 @@ class Server:
 
         signals = (Signalled(report.host, report.signal),) if report.signal else ()
         worlds = (WorldOpened(report.host),) if report.has_world else ()
-        for event in (*signals, *worlds, *exits):
+        sequencers = (SequencerLost(report.host, report.sequencer_end),) if report.sequencer_end else ()
+        for event in (*signals, *worlds, *sequencers, *exits):
             self.submit(event)
         # These were its last workers, and the job has left it.
         if self.number_agent(report.host) != agent:

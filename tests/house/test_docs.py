@@ -137,6 +137,11 @@ def test_the_signals_of_the_page_of_exit_codes_are_those_of_the_table() -> None:
     assert run.returncode == 0, "run python docs/signals.py"
 
 
+def test_the_first_causes_of_their_page_are_those_of_the_table() -> None:
+    run = subprocess.run([sys.executable, "docs/causes.py", "--check"], cwd=ROOT, check=False, timeout=60)
+    assert run.returncode == 0, "run python docs/causes.py"
+
+
 def test_a_pipe_in_a_message_divides_no_cell_of_the_table() -> None:
     escape_pipes = runpy.run_path(str(ROOT / "docs" / "errors.py"))["escape_pipes"]
     assert escape_pipes("`a | b <c>` or d | `e`") == "<code>a &#124; b &lt;c&gt;</code> or d &#124; `e`"

@@ -34,8 +34,16 @@ from hvdrun.testing.session import collect_arguments
 from rendezvous.core.facts import record_in_draining
 from rendezvous.core.membership import begin
 from rendezvous.core.messages import Joined, Refuse
-from rendezvous.core.model import Endpoint, Policy, Slot, Worker
-from rendezvous.core.outcome import blame_worker, describe_loss, run_short
+from rendezvous.core.model import Endpoint, Generation, Policy, Slot, Worker
+from rendezvous.core.outcome import (
+    Blame,
+    blame_host,
+    blame_worker,
+    describe_loss,
+    describe_pause,
+    find_culprit,
+    run_short,
+)
 from rendezvous.wire.tasks import find_unsendable
 from tests.house.sources import ROOT
 from worker_runtime.checkpoints.folder import CheckpointFolder
@@ -68,10 +76,16 @@ def make_pattern(message: str) -> re.Pattern[str]:
 
 
 def show_ends() -> Iterator[str]:
-    for returncode in (3, -9, -7, -11, -6):
+    for returncode in (3, -9, -7, -11, -6, -15):
         page = Page(rank=1, worker=_WORKER, returncode=returncode, seconds=3.0)
         yield render_page(page).removeprefix("hvdrun: ")
         yield blame_worker(_WORKER, 1, returncode).reason
+    other = replace(_WORKER, slot=Slot("server2", 0))
+    for blame, loss in (Blame("it ended", (0,)), None), (Blame("x"), ("server2", "it was killed")), (Blame("x"), None):
+        failed = replace(blame_worker(_WORKER, 1, 1), blame=blame)
+        culprit, reason = find_culprit(failed, Generation(1, (other, _WORKER)), loss)
+        yield render_page(Page(reason, culprit, rank=1, seconds=3.0)).removeprefix("hvdrun: ")
+    yield f"{describe_pause(5.0)}{blame_host('server1', 'it was stopped').reason}"
     yield describe_loss(_WORKER, 1, -9, None)
     yield run_short(1, 2, 30.0, None).reason
     yield str(JobEndedError(blame_worker(_WORKER, 1, -9).reason, last_lines=("Killed",)))

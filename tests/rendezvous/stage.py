@@ -19,7 +19,7 @@ from rendezvous.client import AgentClient, WorkerClient, name_socket
 from rendezvous.core.messages import Announce, Effect, HostsChanged
 from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
 from rendezvous.server.authority import Authority
-from rendezvous.server.relay import Relay
+from rendezvous.server.relay import NoteFailure, Relay
 from rendezvous.server.server import Server
 from rendezvous.wire.notifications import Notification, Published, SequencerFailed
 from rendezvous.wire.orders import Credential
@@ -162,7 +162,7 @@ class Stage:
         self,
         host: str,
         socket: Path,
-        note_failure: Callable[[Worker, int], None] = lambda *_: None,
+        note_failure: NoteFailure = lambda *_, **__: None,
         *,
         address: str = "",
         note_outcome: Callable[[Worker, int], None] = lambda *_: None,

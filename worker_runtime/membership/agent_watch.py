@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from worker_runtime.errors import OperationRefusedError, TooFewThreadsError
+from worker_runtime.membership.blame import find_blame
 from worker_runtime.rendezvous import Bootstrap, RendezvousError, count_startable, name_stop_file
 from worker_runtime.startup.parent_process import read_start, wait_for_end
 from worker_runtime.startup.program_end import UNKNOWN_END, ExitCode
@@ -199,12 +200,14 @@ class FailureNotice:
         """
         if self._exit_code is not None:
             self.returncode, self.place = self._exit_code.find_failure(), self._exit_code.place
-        if self._job is None or (self.returncode is not None and self._follows_another()):
+        follows = self.returncode is not None and self._follows_another()
+        blame = None if self.returncode is None else find_blame(getattr(sys, "last_value", None))
+        if self._job is None or (follows and blame is None):
             return
         if self.returncode is not None and _follows_unknown_end():
             self._await_departed(self._job)
         with closing(self._connect(self._job)) as client, suppress(RendezvousError):  # the agent sees the process exit
-            client.fail(self.returncode or 0)
+            client.fail(self.returncode or 0, blame, follows=follows)
 
 
 def _follows_unknown_end() -> bool:

@@ -41,6 +41,7 @@ with own_packages():
         limit_silence,
         rank,
     )
+    from rendezvous.core.outcome import Blame
     from rendezvous.core.reports import (
         Action,
         CompletedOperation,
@@ -80,6 +81,7 @@ __all__ = [
     "Activation",
     "Assignment",
     "Backend",
+    "Blame",
     "Bootstrap",
     "CompletedOperation",
     "Depart",

@@ -32,6 +32,7 @@ class Workers(Watch):
         self.is_noticed = False
         self.signal = 0
         self.has_world = False
+        self.sequencer_end = ""
         self.alive: tuple[Worker, ...] = (WORKER,)
         self.ends: tuple[Exited, ...] = ()
 

@@ -11,6 +11,7 @@ import pytest
 from hvdrun.agent.watch import STARTS_AT_ONCE
 from hvdrun.processes import processes, reaper
 from rendezvous.core.messages import Exited, Terminate
+from rendezvous.core.outcome import Blame
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_launches
 from tests.hvdrun.agent.sleepers import is_alive
@@ -125,6 +126,36 @@ async def test_an_interrupted_worker_is_asked_once_more_at_half_of_the_grace() -
         room.watch.terminate(Terminate(WORKERS[0], 6, "Ctrl-C", signal=signal.SIGINT))
         await room.started("interrupted")
         assert await room.ended() == (Exited(WORKERS[0], 5, was_stopped=True),)
+
+
+@alone
+async def test_a_worker_that_fails_because_of_another_is_reported_when_it_has_ended_with_what_it_blames() -> None:
+    blame = Blame("rank 1 was cut off", (1,))
+    async with watching("sh", "-c", "until [ -s go ]; do sleep 0.01; done; exit 7") as room:
+        room.watch.launch(LAUNCHES[0])
+        await happen(lambda: bool(room.watch.list_living()))
+        room.watch.note_failure(WORKERS[0], 7, blame, follows=True)
+        assert room.watch.ended() == ()
+        (room.folder / "go").write_text("x")
+        assert await room.ended() == (Exited(WORKERS[0], 7, blame=blame),)
+
+
+@alone
+async def test_a_kill_from_outside_is_reported_with_what_the_kernel_knows() -> None:
+    async with watching("sh", "-c", "kill -9 $$") as room:
+        room.watch.launch(LAUNCHES[0])
+        (end,) = await room.ended()
+        assert replace(end, evidence="") == Exited(WORKERS[0], -9)
+        assert "kill it for memory" in end.evidence or not end.evidence  # where there is no memory cgroup
+
+
+@alone
+async def test_the_end_of_the_sequencer_is_reported() -> None:
+    async with watching("true") as room:
+        room.watch.changed.clear()
+        room.watch.note_sequencer_end("it ended with signal 9")
+        assert room.watch.changed.is_set()
+        assert room.watch.sequencer_end == "it ended with signal 9"
 
 
 @pytest.mark.parametrize("outlives_losses", [True, False])

@@ -58,6 +58,8 @@ def test_with_a_culprit_the_reason_is_shown_below() -> None:
         (-11, "faulthandler"),
         (139, "faulthandler"),
         (-7, "shared memory"),
+        (-15, "Nothing in hvdrun sent this signal"),
+        (143, "Nothing in hvdrun sent this signal"),
     ],
 )
 def test_a_signal_with_a_likely_cause_comes_with_a_hint(returncode: int, hint: str) -> None:
@@ -76,7 +78,45 @@ def test_a_worker_that_was_started_alone_learns_why_it_has_no_rank() -> None:
     assert "started alone, later than the others, has no RANK: with --max-restarts" in page
 
 
-@pytest.mark.parametrize("returncode", [1, 9, 11, 127, 128, -15, 143, -40, 255, None])
+@pytest.mark.parametrize(
+    ("last", "hint"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/data/model.pt'", "A disk of b is full"),
+        ("OSError: [Errno 122] Disk quota exceeded", "a quota is used up"),
+        ("ModuleNotFoundError: No module named 'datasets'", "An import failed on b: --dry-run shows which Python"),
+    ],
+)
+def test_an_error_of_one_host_comes_with_what_to_look_at(last: str, hint: str) -> None:
+    assert hint in render_page(Page(rank=0, worker=Worker(Slot("b", 0), 1), returncode=1, last_lines=(last,)))
+
+
+def test_the_culprit_is_the_headline_and_who_failed_because_of_it_is_told_below() -> None:
+    page = Page(
+        reason="it ended with signal 9",
+        culprit="the sequencer on a",
+        rank=1,
+        worker=Worker(Slot("b", 0), 1),
+        returncode=1,
+        seconds=2.0,
+        last_lines=("x",),
+    )
+    assert render_page(page) == (
+        "hvdrun: the sequencer on a is the first cause after 2.0 s: it ended with signal 9\n"
+        "  Rank 1 on b (slot 0) failed because of that: exit code 1.\n"
+        "  It wrote last:\n"
+        "  | x\n"
+    )
+    assert render_page(Page(reason="x", culprit="ranks 0, 2", rank=1)).startswith(
+        "hvdrun: ranks 0, 2 are the first cause"
+    )
+
+
+def test_evidence_takes_the_place_of_a_hint() -> None:
+    page = render_page(Page(rank=0, returncode=-9, evidence="The kernel did not kill it for memory."))
+    assert page.splitlines()[1:] == ["  The kernel did not kill it for memory."]
+
+
+@pytest.mark.parametrize("returncode", [1, 9, 11, 127, 128, -40, 255, None])
 def test_other_errors_come_without_a_hint(returncode: int | None) -> None:
     assert len(render_page(Page(rank=0, returncode=returncode)).splitlines()) == 1
 

@@ -19,6 +19,7 @@ from rendezvous.core.messages import (
     Interrupt,
     Joined,
     Launch,
+    Lost,
     Notify,
     OfferResize,
     Publish,
@@ -297,7 +298,9 @@ class Checker:
         assert (outcome is None) == (self.state.phase not in {Phase.DRAINING, Phase.FINISHED})
         assert (self.finish is None) == (self.state.phase is not Phase.FINISHED)
         if before.outcome is not None:
-            assert outcome == before.outcome, "the first cause decides"
+            is_first = outcome == before.outcome
+            is_surer = outcome is not None and outcome.certainty > before.outcome.certainty
+            assert is_first or (is_surer and isinstance(event, Exited | Lost | Ticked)), "the first cause decides"
         elif outcome is not None:
             # An early success is no failure's end.
             is_known = outcome == before.first_failure and not is_early_success(event, before)

@@ -14,6 +14,7 @@ from rendezvous.core.messages import (
     Lost,
     Noticed,
     Reported,
+    SequencerLost,
     SequencerOpened,
     Signalled,
     Stopped,
@@ -21,6 +22,7 @@ from rendezvous.core.messages import (
     WorldOpened,
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Restarts, Slot, Worker
+from rendezvous.core.outcome import Blame
 from rendezvous.core.reports import CompletedOperation, JoinReason, PendingOperation, Report
 
 
@@ -130,7 +132,7 @@ def parse_pending(text: str, size: int) -> PendingOperation:
     )
 
 
-_OF_HOSTS = frozenset({"begin", "report", "lost", "refuse", "hosts", "notice", "signal", "world"})
+_OF_HOSTS = frozenset({"begin", "report", "lost", "refuse", "hosts", "notice", "signal", "world", "sequencer_lost"})
 
 
 def parse_event(words: list[str], size: int = 0) -> Event:
@@ -173,6 +175,8 @@ def parse_exit(exited: Exited, why: list[str]) -> Exited:
             return replace(exited, error=error)
         case ["stopped"]:
             return replace(exited, was_stopped=True)
+        case ["because", *ranks, reason]:
+            return replace(exited, blame=Blame(reason, tuple(map(int, ranks))))
         case _:
             return replace(exited, error=why[-1], cannot_start=True)
 
@@ -194,6 +198,8 @@ def parse_event_of_hosts(words: list[str]) -> Event:
             return Signalled(host, int(number))
         case ["world", host]:
             return WorldOpened(host)
+        case ["sequencer_lost", host, how]:
+            return SequencerLost(host, how)
         case ["lost", host, reason]:
             return Lost(host, reason)
         case ["refuse", host, reason]:

@@ -19,6 +19,7 @@ from rendezvous.core.messages import (
     Lost,
     Noticed,
     Reported,
+    SequencerLost,
     SequencerOpened,
     Signalled,
     Stopped,
@@ -26,6 +27,7 @@ from rendezvous.core.messages import (
     WorldOpened,
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Restarts, Slot, Worker
+from rendezvous.core.outcome import Blame
 from rendezvous.core.reports import JoinReason, Report
 from tests.rendezvous.core.checker import Checker
 from tests.rendezvous.core.simulation import Simulation, cooperate
@@ -101,6 +103,8 @@ class RandomHistory:
             Noticed(self.random.choice([None, host])),
             Signalled(host, self.random.choice([1, 2, 15])),
             Exited(self._choose_worker(), 75),
+            Exited(self._choose_worker(), 1, blame=Blame("rank 0 was cut off", (0,))),
+            SequencerLost(host, "it ended with signal 9"),
         ]
         return self.random.choice(choices)
 

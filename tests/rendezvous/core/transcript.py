@@ -207,8 +207,13 @@ def show_effect(
             return f"dismiss {host}{' as lost' if is_lost else ''}  ({reason})"
         case Notify(host, reason):
             return f"notify {host or 'all'}  ({reason})"
-        case Finish(outcome, explanation, sentence, stopped, notes):
-            said = [explanation, *([sentence] if sentence not in {"", outcome.reason} else []), *notes]
+        case Finish(outcome, explanation, sentence, stopped, notes, culprit):
+            said = [
+                explanation,
+                *filter(None, [culprit]),
+                *([sentence] if sentence not in {"", outcome.reason} else []),
+                *notes,
+            ]
             said += [f"stopped {','.join(map(str, stopped))}"] if stopped else []
             return f"finish {show_outcome(outcome)}; {'; '.join(said)}"
         case _:

@@ -16,6 +16,7 @@ from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client import AgentClient, WorkerClient, name_socket
 from rendezvous.core.messages import Refuse
 from rendezvous.core.model import Assignment, Host, Membership, Worker
+from rendezvous.core.outcome import Blame
 from rendezvous.errors import CallRefusedError, ListenError
 from rendezvous.server.relay import Relay
 from rendezvous.wire import codec
@@ -252,14 +253,16 @@ async def test_a_worker_of_one_host_cannot_act_for_a_worker_of_another(path: Pat
 
 @in_clean_loop
 async def test_a_worker_reports_its_failure_to_its_agent_only(path: Path) -> None:
-    heard: list[tuple[Worker, int]] = []
-    async with (
-        open_stage() as stage,
-        stage.relay("a", path, lambda *failure: heard.append(failure)),
-        open_worker(path, A0) as worker,
-    ):
+    heard: list[tuple[Worker, int, Blame | None, bool]] = []
+
+    def note(worker: Worker, returncode: int, blame: Blame | None = None, *, follows: bool = False) -> None:
+        heard.append((worker, returncode, blame, follows))
+
+    blame = Blame("rank 1 was cut off", (1,))
+    async with open_stage() as stage, stage.relay("a", path, note), open_worker(path, A0) as worker:
         await in_thread(lambda: worker.fail(-2))
-    assert heard == [(A0, -2)]
+        await in_thread(lambda: worker.fail(1, blame, follows=True))
+    assert heard == [(A0, -2, None, False), (A0, 1, blame, True)]
 
 
 # Not the first argument, but a pipe that says when to try: `python -c PROGRAM SOCKET`, as another user.

@@ -87,11 +87,11 @@ def test_a_users_grpc_verbosity_is_kept() -> None:
 @pytest.mark.parametrize("call", [lambda worker: worker.join(0), lambda worker: worker.fail(1)], ids=["join", "fail"])
 @in_clean_loop
 async def test_an_unexpected_error_of_a_call_is_reported(path: Path, call: Callable[[WorkerClient], object]) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     async with open_stage([Host("a", 1)]) as stage:
-        stage.sequencing.prepare = fail  # type: ignore[assignment]  # it takes any argument
+        stage.sequencing.prepare = fail  # type: ignore[method-assign]  # it takes any argument
         async with stage.relay("a", path, fail, bugs=[ZeroDivisionError]), open_worker(path, A0) as worker:
             with pytest.raises(CallRefusedError, match="a bug in hvdrun, ZeroDivisionError"):
                 await in_thread(partial(call, worker))

@@ -1,0 +1,40 @@
+"""A memory cgroup with a limit, for a job that is to run out of memory; needs root."""
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+LIMIT_BYTES = 2 << 30
+_ROOT = Path("/sys/fs/cgroup")
+
+
+@contextlib.contextmanager
+def limit(limit_bytes: int = LIMIT_BYTES) -> Iterator[Path]:
+    """The folder of a new cgroup; skips the test where none can be made."""
+    is_first_version = (_ROOT / "memory" / "memory.oom_control").exists()
+    folder = (_ROOT / "memory" if is_first_version else _ROOT) / f"hvdrun-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+        (folder / ("memory.limit_in_bytes" if is_first_version else "memory.max")).write_text(str(limit_bytes))
+    except OSError:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        pytest.skip("this test needs a memory cgroup of its own, and root")
+    try:
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def enter(folder: Path) -> list[str]:
+    """The words before a command that is to run in it."""
+    return ["sh", "-c", f'{join(folder)}; exec "$@"', "sh"]
+
+
+def join(folder: Path) -> str:
+    """What a shell says to run in it."""
+    return f"echo $$ > {shlex.quote(str(folder / 'cgroup.procs'))}"

@@ -1,0 +1,40 @@
+"""Which other part of the job made the program of this process fail, read from the error that has ended it.
+
+The sequencer, or the connection to it, has written the text of such an error.
+"""
+
+import re
+
+from worker_runtime.errors import DeadlockError, OperationFailedError, OperationRefusedError
+from worker_runtime.rendezvous import Blame
+
+_RANKS = re.compile(r"\branks? (\d+(?:, \d+)*)")
+_DEPARTED = re.compile(r"(?P<who>.+?), and .+ needs (?:it|them)(?=\.)")
+_STALLED = re.compile(r".+ waited for (?P<who>ranks? \d[\d, ]*).* the stall limit(?=\.)")
+_CUT_OFF = re.compile(r"(?P<who>rank \d+) was (?:cut off|lost): .+")
+_NO_SEQUENCER = re.compile(r"(?P<who>)the sequencer has ended")
+
+
+def find_blame(error: BaseException | None) -> Blame | None:
+    """What another part of the job has done to this program; None if the error does not tell, or is the program's own.
+
+    error: the uncaught exception that has ended the program.
+    """
+    text = str(error).partition("\n")[0]
+    if isinstance(error, OperationRefusedError) and not isinstance(error, DeadlockError):
+        return _read(text, "", _DEPARTED)
+    if not isinstance(error, OperationFailedError):
+        return None
+    before, _, cause = text.partition(f" failed on rank {error.rank}: ")
+    return _read(cause if before else text, f"rank {error.rank}", _STALLED, _CUT_OFF, _NO_SEQUENCER)
+
+
+def _read(text: str, own: str, *patterns: re.Pattern[str]) -> Blame | None:
+    found = next((match for pattern in patterns if (match := pattern.match(text))), None)
+    if found is None:
+        return None
+    who = found["who"]
+    ranks: set[int] = set()
+    if who != own:
+        ranks = {int(rank) for run in _RANKS.findall(who) for rank in run.split(", ")}
+    return Blame(found[0], tuple(sorted(ranks)))
