@@ -19,6 +19,7 @@ from hvdrun.console.marks import RankTable
 from hvdrun.console.start_line import StartLine, StartNotice
 from hvdrun.console.stdin import StdinReader
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
+from hvdrun.hangs.job_stacks import JobStacks
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.checkpoints import hold_checkpoints
@@ -45,6 +46,7 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Restarts, Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
 from rendezvous.core.rules import explain_end
+from rendezvous.wire.hangs import Stacks
 from rendezvous.wire.orders import (
     AgentFailed,
     AgentMessage,
@@ -129,6 +131,7 @@ class Job:
         self._masters = Masters(self._pool.order)
         self._ranks = RankTable(lambda: self._server.state.generation)
         self._reporter = JobReporter(console)
+        self._stacks = JobStacks(self._id, spec.workers.command, self._pool.send, self._list_begun, self._list_ranks)
         self._start_check = self._make_start_check()
         self._hosts = Hosts(
             spec, self._pool, console, reach=self._transports.make, examine=self._examine, roster=roster
@@ -160,6 +163,8 @@ class Job:
                     self._server, authority = await self._make_server(stack)
                     signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice, self._pass_on))
                     self._open_streams(stack, started)
+                    self._stacks.open()
+                    stack.push_async_callback(self._stacks.close)
                     self._console.verbose(f"job {self._id}")
                     self._config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
                     self._hosts.serve(self._server, self._config)
@@ -184,6 +189,12 @@ class Job:
             self._dispatcher.open(self._ranks.rank_of, self._stop, lambda: self._server.state.outcome is not None)
         self._start_line.open(self._tasks, started)
         stack.callback(self._start_line.close)
+
+    def _list_begun(self) -> tuple[str, ...]:
+        return tuple(filter(self._pool.has_begun, self._pool.hosts))
+
+    def _list_ranks(self) -> dict[Worker, int]:
+        return {record.worker: self._ranks.rank_of(record.worker) for record in self._server.state.alive()}
 
     def _make_start_check(self) -> "StartCheck | None":
         """What examines the hosts; None if all are this machine."""
@@ -298,7 +309,7 @@ class Job:
         elif host in self._pool.hosts:
             self._server.submit(self._pool.withdraw(worker))
 
-    async def _show(self, host: str, message: AgentMessage) -> None:
+    async def _show(self, host: str, message: AgentMessage) -> None:  # noqa: C901 - one case for each kind of message
         match message:
             case Output(worker, stream, data):
                 self._start_line.close()
@@ -319,6 +330,8 @@ class Job:
                 self._reporter.note_started(worker)
             case Reserved():
                 self._masters.note_reserved(message)
+            case Stacks():
+                self._stacks.note(host, message)
             case Examined(facts) if self._start_check is not None:
                 self._start_check.note(host, facts)
 

@@ -1177,6 +1177,8 @@ class Order(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     PASS_ON_FIELD_NUMBER: _builtins.int
     EXAMINE_FIELD_NUMBER: _builtins.int
+    ASK_STACKS_FIELD_NUMBER: _builtins.int
+    GIVE_UP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def begin(self) -> Global___Begin: ...
     @_builtins.property
@@ -1201,6 +1203,10 @@ class Order(_message.Message):
     def pass_on(self) -> Global___PassOn: ...
     @_builtins.property
     def examine(self) -> Global___Examine: ...
+    @_builtins.property
+    def ask_stacks(self) -> Global___AskStacks: ...
+    @_builtins.property
+    def give_up(self) -> Global___GiveUp: ...
     def __init__(
         self,
         *,
@@ -1216,16 +1222,64 @@ class Order(_message.Message):
         stop: Global___Stop | None = ...,
         pass_on: Global___PassOn | None = ...,
         examine: Global___Examine | None = ...,
+        ask_stacks: Global___AskStacks | None = ...,
+        give_up: Global___GiveUp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "examine", b"examine", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "pass_on", b"pass_on", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ask_stacks", b"ask_stacks", "begin", b"begin", "examine", b"examine", "give_up", b"give_up", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "pass_on", b"pass_on", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "examine", b"examine", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "pass_on", b"pass_on", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_stacks", b"ask_stacks", "begin", b"begin", "examine", b"examine", "give_up", b"give_up", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "pass_on", b"pass_on", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "list_addresses", "probe_peers", "wait", "stop", "pass_on", "examine"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "list_addresses", "probe_peers", "wait", "stop", "pass_on", "examine", "ask_stacks", "give_up"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
 Global___Order: _TypeAlias = Order  # noqa: Y015
+
+@_typing.final
+class AskStacks(_message.Message):
+    """Report where the workers of this host are (Stacks)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskStacks: _TypeAlias = AskStacks  # noqa: Y015
+
+@_typing.final
+class GiveUp(_message.Message):
+    """Kill this worker, which holds up the others: it counts as failed, for this reason."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    @_builtins.property
+    def worker(self) -> Global___WorkerId: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerId | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GiveUp: _TypeAlias = GiveUp  # noqa: Y015
 
 @_typing.final
 class Examine(_message.Message):
@@ -1751,6 +1805,8 @@ class AgentMessage(_message.Message):
     AGENT_FAILED_FIELD_NUMBER: _builtins.int
     STARTED_FIELD_NUMBER: _builtins.int
     EXAMINED_FIELD_NUMBER: _builtins.int
+    STACKS_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___Output: ...
     @_builtins.property
@@ -1775,6 +1831,10 @@ class AgentMessage(_message.Message):
     def started(self) -> Global___Started: ...
     @_builtins.property
     def examined(self) -> Global___Examined: ...
+    @_builtins.property
+    def stacks(self) -> Global___Stacks: ...
+    @_builtins.property
+    def waits(self) -> Global___Waits: ...
     def __init__(
         self,
         *,
@@ -1790,16 +1850,65 @@ class AgentMessage(_message.Message):
         agent_failed: Global___AgentFailed | None = ...,
         started: Global___Started | None = ...,
         examined: Global___Examined | None = ...,
+        stacks: Global___Stacks | None = ...,
+        waits: Global___Waits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "started", b"started", "taken", b"taken", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "stacks", b"stacks", "started", b"started", "taken", b"taken", "waits", b"waits", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "started", b"started", "taken", b"taken", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "stacks", b"stacks", "started", b"started", "taken", b"taken", "waits", b"waits", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed", "started", "examined"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed", "started", "examined", "stacks", "waits"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___AgentMessage: _TypeAlias = AgentMessage  # noqa: Y015
+
+@_typing.final
+class Stacks(_message.Message):
+    """In answer to AskStacks, with its number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STACKS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    stacks: _builtins.str
+    """JSON"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        stacks: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "stacks", b"stacks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stacks: _TypeAlias = Stacks  # noqa: Y015
+
+@_typing.final
+class Waits(_message.Message):
+    """For whom the ranks wait, as the sequencer on this host sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITS_FIELD_NUMBER: _builtins.int
+    waits: _builtins.str
+    """JSON"""
+    def __init__(
+        self,
+        *,
+        waits: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["waits", b"waits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Waits: _TypeAlias = Waits  # noqa: Y015
 
 @_typing.final
 class Examined(_message.Message):

@@ -27,6 +27,13 @@ HOROVOD_SHIM = "HVD_HOROVOD_SHIM"  # what `import horovod` means; set by the lau
 CHECKPOINT = "HVD_CHECKPOINT"  # the folder of the job's checkpoints; set by the launcher, or by the user of another
 TIMELINE = "HOROVOD_TIMELINE"  # the file, or DYNAMIC: the program calls start_timeline()
 TIMELINE_MARK_CYCLES = "HOROVOD_TIMELINE_MARK_CYCLES"
+# By the signals SIGRTMIN + 12 and + 13 an agent asks a worker where its main thread is: one for a thread that stands in
+# a call, which C answers, and one for a thread that runs, which Python answers. The answer is written into memory of
+# this name, with this descriptor or a higher one. `hvdrun/shim/modules/sitecustomize.py` has all of them, too.
+STACK_SIGNAL_OFFSET = 12
+RUNNING_SIGNAL_OFFSET = 13
+STACK_DESCRIPTOR = 100
+STACK_MEMORY = "hvdrun-stack"
 BACKEND = "HVD_BACKEND"  # what moves tensors; set by the launcher, or by the user of another launcher
 
 

@@ -36,6 +36,7 @@ from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.agent.resource_limits import find_missing_cpus
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import MasterPorts, WorkerEnvironment
+from hvdrun.agent.stack_reader import StackReader
 from hvdrun.agent.stopped_detector import Owner, StoppedDetector
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
@@ -56,6 +57,7 @@ from rendezvous.core.model import limit_silence
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
 from rendezvous.errors import RendezvousError
 from rendezvous.wire import codec
+from rendezvous.wire.hangs import AskStacks, GiveUp
 from rendezvous.wire.orders import (
     AgentFailed,
     Alert,
@@ -180,6 +182,7 @@ class Agent:
         self._sequencing = Sequencing(begin, spawner, self._children, self._watchdog, self._warn, note_end=note_end)
 
         self._probe_responder = ProbeResponder(self._output.tell)
+        self._stack_reader = StackReader(lambda: dict(self._watch.pids), self._output.tell)
         watched: list[Owner] = [self._sequencing]
         if begin.outlives_losses:
             watched += [self._watch, spawner]
@@ -215,6 +218,7 @@ class Agent:
             # Before the workers are killed: the agent must not report these ends as failures of the workers.
             await cancel_and_wait(parts)
             await self._probe_responder.close()
+            await self._stack_reader.close()
             await self._sequencing.close()
             await self._watch.close()
             self._input.close()
@@ -266,7 +270,7 @@ class Agent:
         await signalled.wait()
         return Ending.SIGNALLED
 
-    async def _obey(self, orders: OrderReader) -> Ending:  # noqa: C901 - one case for each kind of order
+    async def _obey(self, orders: OrderReader) -> Ending:  # noqa: C901, PLR0912 - one case for each kind of order
         while True:
             match await orders.next():
                 case Launch() as launch:
@@ -292,6 +296,10 @@ class Agent:
                     return Ending.LAUNCHER_GONE
                 case ListAddresses() | ProbePeers() as question:
                     self._probe_responder.answer(question)
+                case AskStacks() as question:
+                    self._stack_reader.answer(question)
+                case GiveUp(worker, reason):
+                    self._watch.note_stopped(self._watch.pids.get(worker, 0), reason)
                 case Begin() | Wait() | Examine():
                     # These belong before the start.
                     pass

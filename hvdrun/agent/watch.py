@@ -60,6 +60,7 @@ class Watch:
         finds_world: whether a process of rank 0 listens now at the port of its round; asked when a worker ends.
 
     failure: raises an unexpected error, which ends the agent.
+    pids: the main processes of live workers that have not reported their failure.
     is_noticed: a stop notice has come to this host.
     signal: that asks this host to end; 0: none.
     has_world: a process of rank 0, on this host, listens at the port of its round.
@@ -92,7 +93,7 @@ class Watch:
         self._finds_world = finds_world
 
         self._live: dict[int, LiveWorker] = {}
-        self._pids: dict[Worker, int] = {}  # of live workers that have not reported their failure
+        self.pids: dict[Worker, int] = {}
         self._ending: dict[Slot, Worker] = {}  # that fail or were reaped, and of which something may be left
         self._reported: set[Worker] = set()  # of these, those whose ends were reported
         self._ordered: set[Worker] = set()  # all whose start was ever ordered
@@ -126,7 +127,7 @@ class Watch:
     def running(self) -> tuple[Worker, ...]:
         """The workers whose start was ordered and whose end was not reported yet."""
         unreported = (worker for worker in self._ending.values() if worker not in self._reported)
-        return (*self._queue, *self._starting, *self._pids, *unreported)
+        return (*self._queue, *self._starting, *self.pids, *unreported)
 
     def ended(self) -> tuple[Exited, ...]:
         """The ends that have not been acknowledged."""
@@ -167,8 +168,8 @@ class Watch:
             self._note_report()
         elif worker in self._starting:
             self._early_orders[worker] = order
-        elif worker in self._pids:
-            live = self._live[self._pids[worker]]
+        elif worker in self.pids:
+            live = self._live[self.pids[worker]]
             live.terminate(order.grace_seconds, order.signal, lets_save=order.lets_save)
 
     def note_failure(
@@ -179,15 +180,15 @@ class Watch:
         One that is about to end with 0 is only noted: its exit hooks may take as long as they like. So is one that has
         failed because of a failure that is reported first (`follows`).
         """
-        if worker in self._pids:
+        if worker in self.pids:
             self._ends.note_blame(worker, blame)
         if follows:
             return
         if returncode == 0:
-            if worker in self._pids and not self._live[self._pids[worker]].is_stopping:
-                self._live[self._pids[worker]].has_left = True
+            if worker in self.pids and not self._live[self.pids[worker]].is_stopping:
+                self._live[self.pids[worker]].has_left = True
             return
-        pid = self._pids.pop(worker, None)
+        pid = self.pids.pop(worker, None)
         if pid is None:
             # Its end was reported already.
             return
@@ -224,7 +225,7 @@ class Watch:
 
     def pass_on(self, number: int) -> None:
         """Send the main process of each worker a signal that is the program's own."""
-        for pid in self._pids.values():
+        for pid in self.pids.values():
             os.kill(pid, number)  # a child that was not reaped
 
     def note_outcome(self, worker: Worker, number: int) -> None:
@@ -246,7 +247,7 @@ class Watch:
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
         """The live workers; see `hvdrun.agent.stopped_detector.Owner`."""
-        return tuple((pid, f"the worker {worker}") for worker, pid in self._pids.items())
+        return tuple((pid, f"the worker {worker}") for worker, pid in self.pids.items())
 
     def note_stopped(self, pid: int, reason: str) -> None:
         """Kill a worker that is stopped; its end is reported with this reason."""
@@ -322,7 +323,7 @@ class Watch:
     def _add(self, worker: Worker, spawned: Spawned) -> None:
         """Watch a worker that was started, and may have ended already."""
         live = self._live[spawned.pid] = LiveWorker(worker, spawned.pid, self._reaper.kill)
-        self._pids[worker] = spawned.pid
+        self.pids[worker] = spawned.pid
         self._watchdog.add(spawned.pid)
         self._output.add(worker, OutputStream.STDOUT, spawned.stdout)
         self._output.add(worker, OutputStream.STDERR, spawned.stderr)
@@ -335,7 +336,7 @@ class Watch:
         """Kill what is left of a worker that was reaped, and report its end, before or after."""
         live = self._live.pop(pid)
         worker = live.worker
-        self._pids.pop(worker, None)
+        self.pids.pop(worker, None)
         self._ending[worker.slot] = worker
         self._reaped.set()
         live.forget()

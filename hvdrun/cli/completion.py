@@ -13,7 +13,7 @@ from hvdrun.errors import UsageError
 from hvdrun.options import flags, horovodrun, torchrun
 from hvdrun.options.kinds import FILE_NAME, FOLDER_NAME
 from hvdrun.options.option import Option
-from hvdrun.options.programs import AGENT, DOCTOR, TIMELINE, TOKEN
+from hvdrun.options.programs import AGENT, DOCTOR, STACKS, TIMELINE, TOKEN
 from hvdrun.options.table import BY_DEST, COMPLETION_VARIABLE, OPTIONS
 from hvdrun.options.words import Typed
 
@@ -26,6 +26,7 @@ _HVDRUN: _Line = (flags.find_option, OPTIONS)
 PROGRAMS: Mapping[str, _Line] = {
     "agent": (AGENT.find_option, AGENT.options),
     "doctor": (DOCTOR.find_option, (*DOCTOR.options, *OPTIONS)),
+    "stacks": (STACKS.find_option, STACKS.options),
     "timeline": (TIMELINE.find_option, TIMELINE.options),
     "token": (TOKEN.find_option, TOKEN.options),
     "horovodrun": (horovodrun.find_option, horovodrun.OPTIONS),

@@ -58,12 +58,8 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
             return print_text(answer_shell(instruction, words))
         if words[:1] == ["doctor"]:
             return examine_hosts(words[1:])
-        if words[:1] == ["timeline"]:
-            from hvdrun.timeline.program import read_request as read_reading  # noqa: PLC0415 - a job does without it
-            from hvdrun.timeline.program import run as read_timeline  # noqa: PLC0415 - a job does without it
-
-            reading = read_reading(words[1:])
-            return print_text(reading if isinstance(reading, str) else read_timeline(reading))
+        if words[:1] in (["stacks"], ["timeline"]):
+            return show_page(words[0], words[1:])
         if words[:1] in (["agent"], ["token"]):
             return run_own_program(words[0], words[1:])
         if options == words:
@@ -123,6 +119,24 @@ def examine_hosts(words: Sequence[str]) -> int:
         return print_text(asked)
     page, code = run_examination(asked)
     return print_text(page) or code
+
+
+def show_page(name: str, words: Sequence[str]) -> int:
+    """Run `hvdrun stacks` or `hvdrun timeline` and return its exit code.
+
+    Raises:
+        HvdrunError: it is used wrongly, or finds nothing.
+    """
+    if name == "stacks":
+        from hvdrun.hangs.program import run as show_stacks  # noqa: PLC0415 - a job does without it
+
+        page, code = show_stacks(words)
+        return print_text(page) or code
+    from hvdrun.timeline.program import read_request as read_reading  # noqa: PLC0415 - a job does without it
+    from hvdrun.timeline.program import run as read_timeline  # noqa: PLC0415 - a job does without it
+
+    reading = read_reading(words)
+    return print_text(reading if isinstance(reading, str) else read_timeline(reading))
 
 
 def print_text(text: str) -> int:

@@ -133,6 +133,22 @@ DOCTOR = Program(
         _HELP,
     ),
 )
+STACKS = Program(
+    "hvdrun stacks",
+    "Show where each rank of a job is, which you have started on this machine. Equal places are shown once. The job "
+    "goes on. Exit codes: 0 all ranks have answered; 1 there is no such job, or its hvdrun does not answer; 2 wrong "
+    "use; 3 a rank did not answer, and the page says why.",
+    (
+        Option("--json", "json", "Print all frames as JSON."),
+        _HELP,
+    ),
+    Option(
+        "JOB",
+        "job",
+        "The job, by the beginning of its name, where several run. Without it: the only one.",
+        Kind(str, "JOB", "the name of a job"),
+    ),
+)
 TIMELINE = Program(
     "hvdrun timeline",
     "Read the timeline of a job (hvdrun --timeline FILE), with all its parts: for which ranks the others waited, and "

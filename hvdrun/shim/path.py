@@ -1,7 +1,7 @@
 """The search path on which workers find `horovod`. Pure.
 
-The folder `modules` is no package, but a search path with `horovod` alone. `modules/horovod/__init__.py` chooses
-between Horovod and hvdrun's replacement.
+The folder `modules` is no package, but a search path with `horovod`, and with the `sitecustomize` by which an agent can
+ask executed workers where they are. `modules/horovod/__init__.py` chooses between Horovod and hvdrun's replacement.
 """
 
 import os

@@ -11,6 +11,7 @@ from enum import IntEnum
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, Worker
 from rendezvous.wire import Filled
+from rendezvous.wire.hangs import AskStacks, GiveUp, Stacks, Waits
 
 SERVER_NAME = "rendezvous.hvdrun"
 
@@ -212,7 +213,20 @@ class Input:
 
 
 Order = (
-    Begin | Launch | Terminate | Release | Stop | PassOn | Hold | Input | Wait | Examine | ListAddresses | ProbePeers
+    Begin
+    | Launch
+    | Terminate
+    | Release
+    | Stop
+    | PassOn
+    | Hold
+    | Input
+    | Wait
+    | Examine
+    | AskStacks
+    | GiveUp
+    | ListAddresses
+    | ProbePeers
 )
 
 
@@ -361,6 +375,8 @@ AgentMessage = (
     | Taken
     | Hello
     | Examined
+    | Stacks
+    | Waits
     | Addresses
     | ProbeResults
     | Written

@@ -19,6 +19,7 @@ RUN_BY = {
     "hvdrun/shim/modules/horovod/__init__.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
     "hvdrun/shim/modules/horovod/_modules.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
     "hvdrun/shim/modules/horovod/common/util.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
+    "hvdrun/shim/modules/sitecustomize.py": "tests/hvdrun/agent/test_stacks.py",
     "worker_runtime/coordination/driver.py": "tests/worker_runtime/coordination/test_driver.py",
 }
 

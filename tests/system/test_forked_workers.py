@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.shim.path import FOLDER
+from rendezvous.bootstrap import STACK_DESCRIPTOR
 from tests.system.launcher import Finished, Launcher
 from tests.system.tables import rest_nightly
 
@@ -53,7 +54,7 @@ def test_a_program_finds_the_same(hvdrun: Launcher, command: tuple[str, ...], en
     )
     assert {key: value for key, value in forked.items() if value != executed[key]} == {}
     assert forked["cmdline"] == "".join(f"{word}\0" for word in command)
-    assert forked["descriptors"] == ["0", "1", "2"]
+    assert forked["descriptors"] == ["0", "1", str(STACK_DESCRIPTOR), "2"]
     assert "hvdrun.agent" in forked["parent"]
     search = ":".join([str(FOLDER), *filter(None, [environment.get("PYTHONPATH")])])
     assert (environment | {"PYTHONPATH": search}).items() <= forked["environment"].items()

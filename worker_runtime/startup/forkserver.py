@@ -41,7 +41,7 @@ from worker_runtime.rendezvous import (
     read_is_elastic,
     read_may_restart,
 )
-from worker_runtime.startup import mpi_notice, process_image, program
+from worker_runtime.startup import mpi_notice, process_image, program, stack_handler
 from worker_runtime.startup.program import Program
 
 _OUTPUTS = (1, 2)
@@ -213,6 +213,7 @@ def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) 
     except BaseException:  # noqa: BLE001 - Python itself reports the error of the program
         os.execve(request.executable, request.arguments, request.environment)  # noqa: S606 - the user's own command
     isolation.hide()
+    stack_handler.register(os.environ)
     mpi_notice.listen(os.environ)
     for output, text in zip(_OUTPUTS, said, strict=True):
         write(output, text)

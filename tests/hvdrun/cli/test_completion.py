@@ -33,7 +33,7 @@ def complete(line: str) -> list[str]:
         ("hvdrun --wdir ", ["dir"]),
         ("hvdrun --blacklist-cooldown-range 10 ", []),
         ("hvdrun --blacklist-cooldown-range 10 20 --min-n", ["--min-np", "--min-num-proc"]),
-        ("hvdrun ", ["file", "agent", "doctor", "timeline", "token", "horovodrun", "torchrun"]),
+        ("hvdrun ", ["file", "agent", "doctor", "stacks", "timeline", "token", "horovodrun", "torchrun"]),
         ("hvdrun ag", ["file", "agent"]),
         ("hvdrun -v ag", ["file"]),
         ("hvdrun agent ", ["file"]),

@@ -16,6 +16,7 @@ from rendezvous.core.reports import (
     Report,
 )
 from rendezvous.wire import codec
+from rendezvous.wire.hangs import AskStacks, GiveUp, Stacks, Waits
 from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, SequencerFailed
 from rendezvous.wire.orders import (
     Addresses,
@@ -143,6 +144,8 @@ orders: st.SearchStrategy[Order] = st.one_of(
     st.builds(PassOn, st.integers(1, 64)),
     st.builds(Input, st.binary()),
     st.builds(Wait, st.none() | seconds),
+    st.builds(AskStacks, numbers),
+    st.builds(GiveUp, workers, texts),
     st.builds(Examine, words, st.booleans(), st.booleans()),
     st.builds(ListAddresses, st.binary(min_size=1), names),
     st.builds(ProbePeers, st.lists(st.builds(ProbeTarget, names, endpoints), max_size=3).map(tuple)),
@@ -162,6 +165,8 @@ agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
     st.builds(Written, workers, generations),
     st.builds(Started, workers),
     st.builds(Examined, names),
+    st.builds(Stacks, numbers, names),
+    st.builds(Waits, names),
 )
 agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers, numbers)
 agents_admitted = st.builds(AgentAdmitted, st.sampled_from(Admission), texts)

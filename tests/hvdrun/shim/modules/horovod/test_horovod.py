@@ -25,7 +25,7 @@ from tests.waiting import LIMIT_SECONDS
 UNSERVED = {"tensorflow", "keras", "spark", "ray", "data"}
 RUNNER = ("runner.util.threads", "runner.common.util.hosts", "runner.launch")
 TABLES: dict[str, dict[str, tuple[str, ...]]] = run_path(str(FOLDER / "horovod" / "_modules.py"))["MODULES"]
-MODULES = sorted({*TABLES, *(name_module(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py"))})
+MODULES = sorted({*TABLES, *(name_module(path.relative_to(FOLDER)) for path in (FOLDER / "horovod").rglob("*.py"))})
 FRAMEWORKS = ["torch", pytest.param("mxnet", marks=needs_mxnet)]
 SERVED = [pytest.param(name, marks=needs_mxnet) if "mxnet" in name else name for name in MODULES]
 # What libraries import from Horovod and use of it, in their own sources at these versions.

@@ -1,0 +1,62 @@
+"""Where the ranks of the launcher's job are; answers `hvdrun stacks`."""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from hvdrun.hangs.collector import StackCollector
+from hvdrun.hangs.places import JobPlaces, RankPlace, find_places
+from hvdrun.hangs.questions import QuestionServer
+from hvdrun.spec.redaction import redact_command
+from rendezvous.core.model import Worker
+from rendezvous.wire.hangs import Stacks
+from rendezvous.wire.orders import Order
+
+
+class JobStacks:
+    """Asks the agents of one job; belongs to one event loop.
+
+    Args:
+        job: its name.
+        command: of its workers.
+        send: sends an order to a host's agent.
+        list_hosts: the hosts whose agents have their configuration.
+        list_ranks: the workers that have not ended, with their ranks.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        command: Sequence[str],
+        send: Callable[[str, Order], None],
+        list_hosts: Callable[[], Collection[str]],
+        list_ranks: Callable[[], Mapping[Worker, int]],
+    ) -> None:
+        self._job = job
+        self._command = command
+        self._list_hosts = list_hosts
+        self._list_ranks = list_ranks
+        self._collector = StackCollector(send)
+        self._server = QuestionServer(job, self._describe)
+
+    def open(self) -> None:
+        """Answer `hvdrun stacks` from now on."""
+        self._server.open()
+
+    async def close(self) -> None:
+        """Answer no more."""
+        await self._server.close()
+
+    def note(self, host: str, message: Stacks) -> None:
+        """Take the answer of a host."""
+        self._collector.note(host, message)
+
+    async def find(self, chosen: Collection[int] | None = None) -> tuple[RankPlace, ...]:
+        """Where these ranks are, in their order; None: all."""
+        ranks = {worker: rank for worker, rank in self._list_ranks().items() if chosen is None or rank in chosen}
+        begun = self._list_hosts()
+        hosts = [host for host in dict.fromkeys(worker.slot.host for worker in ranks) if host in begun]
+        return find_places(ranks, await self._collector.collect(hosts), hosts)
+
+    async def _describe(self) -> str:
+        command = " ".join(redact_command(self._command))
+        return JobPlaces(self._job, os.getpid(), command, await self.find()).encode()

@@ -1,0 +1,39 @@
+"""The orders and messages about where workers are, and about ranks that hold up the others; see `orders`."""
+
+from dataclasses import dataclass
+
+from rendezvous.core.model import Worker
+from rendezvous.wire import Filled
+
+
+@dataclass(frozen=True, slots=True)
+class AskStacks:
+    """Report where the workers of this host are.
+
+    number: comes back in the answer.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Kill this worker, which holds up the others: it counts as failed, for this reason."""
+
+    worker: Worker
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """Where the workers of a host are, as JSON, in answer to AskStacks."""
+
+    number: int
+    stacks: Filled[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """For whom the ranks wait, as JSON; see `rendezvous.wire.processes`."""
+
+    waits: Filled[str]

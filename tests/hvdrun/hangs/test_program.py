@@ -1,0 +1,122 @@
+"""The command line of `hvdrun stacks`, and its page."""
+
+import json
+
+import pytest
+
+from hvdrun.cli.program import main
+from hvdrun.hangs import program
+from hvdrun.hangs.places import JobPlaces, RankPlace, find_places, render
+from hvdrun.hangs.questions import SilentJobError
+from hvdrun.spec.stacks import Frame, Stack, WorkerStack
+from rendezvous.core.model import Slot, Worker
+
+MAIN = Frame("/home/a/train.py", 9, "main", "step()")
+LOAD = Frame("/home/a/train.py", 3, "load", "q.get()")
+WAIT = Frame("/x/site-packages/worker_runtime/engine/engine.py", 5, "wait", "wait()")
+WAITING = Stack(7, (WAIT, MAIN))
+PLACES = (
+    RankPlace(0, "a", WAITING),
+    RankPlace(1, "b", WAITING),
+    RankPlace(2, "b", Stack(9, (LOAD, MAIN))),
+    RankPlace(3, "b", Stack(9, obstacle="it is stopped")),
+)
+JOB = JobPlaces("c0ffee", 12, "python train.py", PLACES)
+PAGE = """\
+job c0ffee, hvdrun 12: python train.py
+ranks 0-1 (a, b):
+  in a call of hvdrun, which waits for other ranks
+  train.py:9 in main: step()
+rank 2 (b):
+  train.py:3 in load: q.get()
+  train.py:9 in main: step()
+rank 3 (b): it is stopped
+"""
+
+
+def test_equal_stacks_are_shown_once() -> None:
+    assert render(JOB) + "\n" == PAGE
+
+
+def test_a_job_travels_unchanged() -> None:
+    assert JobPlaces.decode(JOB.encode()) == JOB
+
+
+def test_a_deep_stack_is_cut() -> None:
+    deep = JobPlaces("c0ffee", 12, "x", (RankPlace(0, "a", Stack(1, (LOAD,) * 100)),))
+    assert render(deep).splitlines()[-1] == "  ... and 70 more"
+
+
+def test_each_rank_has_a_place_or_a_reason() -> None:
+    ranks = {Worker(Slot(host, slot), 1): rank for rank, (host, slot) in enumerate([("a", 0), ("a", 1), ("b", 0)])}
+    answers = {"a": (WorkerStack(0, 1, WAITING), WorkerStack(1, 2, WAITING))}
+    found = find_places(ranks, answers, ["a", "b"])
+    assert [str(each.stack) for each in found] == [
+        "train.py:9 in main: step()",
+        "it starts, or has ended",
+        "the agent of b did not answer in time",
+    ]
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[JobPlaces]:
+    """The jobs that run on this machine."""
+    jobs = [JOB]
+
+    def ask(name: str, _: float) -> str | None:
+        (job,) = (job for job in jobs if job.job == name)
+        if not job.command:
+            raise SilentJobError(job.pid)
+        return job.encode() if job.pid else None
+
+    monkeypatch.setattr(program, "list_jobs", lambda: [job.job for job in jobs])
+    monkeypatch.setattr(program, "ask", ask)
+    return jobs
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_only_job_needs_no_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stacks"]) == 3  # a rank did not answer
+    assert capsys.readouterr().out == PAGE
+
+
+def test_all_answers_are_a_success(jobs: list[JobPlaces], capsys: pytest.CaptureFixture[str]) -> None:
+    jobs[:] = [JobPlaces("beef", 1, "x"), JobPlaces("c0ffee", 12, "x", PLACES[:1])]
+    assert main(["stacks", "c0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["version"], found["job"], found["places"][0]["rank"]) == (1, "c0ffee", 0)
+    assert found["places"][0]["stack"]["frames"][0]["line"] == 5
+
+
+@pytest.mark.parametrize(
+    ("running", "words", "code", "sentence"),
+    [
+        ([], [], 1, "no job of this user runs on this machine: run hvdrun stacks where"),
+        ([JOB], ["dead"], 1, "no job dead of this user runs on this machine: run hvdrun stacks"),
+        ([JOB, JobPlaces("beef", 1, "x")], [], 2, "2 jobs run on this machine (c0ffee, beef): name one of them, as in"),
+        ([JobPlaces("beef", 0, "x")], [], 1, "no job beef of this user runs on this machine"),
+        (
+            [JobPlaces("beef", 31, "")],
+            [],
+            1,
+            "the job beef did not answer within 2 s: look whether its hvdrun, process 31",
+        ),
+        ([JOB], ["--jsn"], 2, "there is no option '--jsn': did you mean --json?"),
+    ],
+)
+def test_a_job_that_is_not_there_is_told(
+    jobs: list[JobPlaces],
+    running: list[JobPlaces],
+    words: list[str],
+    code: int,
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    jobs[:] = running
+    assert main(["stacks", *words]) == code
+    assert sentence in capsys.readouterr().err
+
+
+def test_help_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stacks", "--help"]) == 0
+    assert "Usage: hvdrun stacks" in capsys.readouterr().out
