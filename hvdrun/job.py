@@ -19,6 +19,7 @@ from hvdrun.console.marks import RankTable
 from hvdrun.console.start_line import StartLine, StartNotice
 from hvdrun.console.stdin import StdinReader
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
+from hvdrun.hangs.hold_ups import HoldUps
 from hvdrun.hangs.job_stacks import JobStacks
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
@@ -46,7 +47,7 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Restarts, Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
 from rendezvous.core.rules import explain_end
-from rendezvous.wire.hangs import Stacks
+from rendezvous.wire.hangs import GiveUp, Stacks, WaitsReported
 from rendezvous.wire.orders import (
     AgentFailed,
     AgentMessage,
@@ -132,6 +133,10 @@ class Job:
         self._ranks = RankTable(lambda: self._server.state.generation)
         self._reporter = JobReporter(console)
         self._stacks = JobStacks(self._id, spec.workers.command, self._pool.send, self._list_begun, self._list_ranks)
+        hang_timeout_seconds = spec.limits.hang_timeout_seconds
+        self._hold_ups = HoldUps(
+            self._stacks.find, console.notice, self._give_up, self._is_current, hang_timeout_seconds
+        )
         self._start_check = self._make_start_check()
         self._hosts = Hosts(
             spec, self._pool, console, reach=self._transports.make, examine=self._examine, roster=roster
@@ -165,6 +170,7 @@ class Job:
                     self._open_streams(stack, started)
                     self._stacks.open()
                     stack.push_async_callback(self._stacks.close)
+                    stack.push_async_callback(self._hold_ups.close)
                     self._console.verbose(f"job {self._id}")
                     self._config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
                     self._hosts.serve(self._server, self._config)
@@ -195,6 +201,17 @@ class Job:
 
     def _list_ranks(self) -> dict[Worker, int]:
         return {record.worker: self._ranks.rank_of(record.worker) for record in self._server.state.alive()}
+
+    def _give_up(self, generation: int, rank: int, reason: str) -> None:
+        """End a rank that holds up the others, unless its generation has ended."""
+        present = self._server.state.generation
+        if present is not None and self._is_current(generation):
+            worker = present.members[rank]
+            self._pool.send(worker.slot.host, GiveUp(worker, reason))
+
+    def _is_current(self, generation: int) -> bool:
+        state = self._server.state
+        return state.outcome is None and state.number == generation
 
     def _make_start_check(self) -> "StartCheck | None":
         """What examines the hosts; None if all are this machine."""
@@ -332,6 +349,8 @@ class Job:
                 self._masters.note_reserved(message)
             case Stacks():
                 self._stacks.note(host, message)
+            case WaitsReported(waits):
+                self._hold_ups.note(waits)
             case Examined(facts) if self._start_check is not None:
                 self._start_check.note(host, facts)
 

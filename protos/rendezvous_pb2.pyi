@@ -1806,7 +1806,7 @@ class AgentMessage(_message.Message):
     STARTED_FIELD_NUMBER: _builtins.int
     EXAMINED_FIELD_NUMBER: _builtins.int
     STACKS_FIELD_NUMBER: _builtins.int
-    WAITS_FIELD_NUMBER: _builtins.int
+    WAITS_REPORTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___Output: ...
     @_builtins.property
@@ -1834,7 +1834,7 @@ class AgentMessage(_message.Message):
     @_builtins.property
     def stacks(self) -> Global___Stacks: ...
     @_builtins.property
-    def waits(self) -> Global___Waits: ...
+    def waits_reported(self) -> Global___WaitsReported: ...
     def __init__(
         self,
         *,
@@ -1851,13 +1851,13 @@ class AgentMessage(_message.Message):
         started: Global___Started | None = ...,
         examined: Global___Examined | None = ...,
         stacks: Global___Stacks | None = ...,
-        waits: Global___Waits | None = ...,
+        waits_reported: Global___WaitsReported | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "stacks", b"stacks", "started", b"started", "taken", b"taken", "waits", b"waits", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "stacks", b"stacks", "started", b"started", "taken", b"taken", "waits_reported", b"waits_reported", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "stacks", b"stacks", "started", b"started", "taken", b"taken", "waits", b"waits", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "stacks", b"stacks", "started", b"started", "taken", b"taken", "waits_reported", b"waits_reported", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed", "started", "examined", "stacks", "waits"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed", "started", "examined", "stacks", "waits_reported"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1889,7 +1889,7 @@ class Stacks(_message.Message):
 Global___Stacks: _TypeAlias = Stacks  # noqa: Y015
 
 @_typing.final
-class Waits(_message.Message):
+class WaitsReported(_message.Message):
     """For whom the ranks wait, as the sequencer on this host sees it."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1908,7 +1908,7 @@ class Waits(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Waits: _TypeAlias = Waits  # noqa: Y015
+Global___WaitsReported: _TypeAlias = WaitsReported  # noqa: Y015
 
 @_typing.final
 class Examined(_message.Message):

@@ -34,6 +34,8 @@ STACK_SIGNAL_OFFSET = 12
 RUNNING_SIGNAL_OFFSET = 13
 STACK_DESCRIPTOR = 100
 STACK_MEMORY = "hvdrun-stack"
+WATCH_AFTER = "HOROVOD_STALL_CHECK_TIME_SECONDS"  # seconds; set by the launcher, or by the user; also in a script
+HANG_TIMEOUT = "HVD_HANG_TIMEOUT"  # seconds; set by the launcher
 BACKEND = "HVD_BACKEND"  # what moves tensors; set by the launcher, or by the user of another launcher
 
 

@@ -57,7 +57,7 @@ from rendezvous.core.model import limit_silence
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
 from rendezvous.errors import RendezvousError
 from rendezvous.wire import codec
-from rendezvous.wire.hangs import AskStacks, GiveUp
+from rendezvous.wire.hangs import AskStacks, GiveUp, WaitsReported
 from rendezvous.wire.orders import (
     AgentFailed,
     Alert,
@@ -179,7 +179,15 @@ class Agent:
             finds_world=self._finds_world,
         )
         note_end = self._watch.note_sequencer_end
-        self._sequencing = Sequencing(begin, spawner, self._children, self._watchdog, self._warn, note_end=note_end)
+        self._sequencing = Sequencing(
+            begin,
+            spawner,
+            self._children,
+            self._watchdog,
+            self._warn,
+            note_end=note_end,
+            note_waits=lambda waits: output.tell(WaitsReported(waits)),
+        )
 
         self._probe_responder = ProbeResponder(self._output.tell)
         self._stack_reader = StackReader(lambda: dict(self._watch.pids), self._output.tell)

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from hvdrun.processes import processes
 from hvdrun.processes.child import Child, OutputFile
 from rendezvous.errors import SequencerStartError
 from rendezvous.wire.processes import STOP, Activation, read_port
+from rendezvous.wire.waits import find_line
 
 _REAP_SECONDS = 2.0  # between the end of a process' output and the report of its exit code
 
@@ -32,6 +34,7 @@ class SequencerProcess(Child):
         self.port = 0
         self.has_served = False
         self.fault = ""
+        self._reader: asyncio.StreamReader | None = None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # how
 
     def note_end(self, code: int) -> None:
@@ -51,6 +54,14 @@ class SequencerProcess(Child):
                 self.port = await self._read_port()
         except TimeoutError:
             raise SequencerStartError(f"it did not report its port within {limit_seconds:g} s") from None
+
+    async def follow(self, note: Callable[[str], None]) -> None:
+        """Pass on what it reports of ranks that wait, until its end."""
+        with contextlib.suppress(ValueError):  # a line that is too long is not the sequencer's
+            while self._reader is not None and (line := await self._reader.readline()):
+                report = find_line(line)
+                if report is not None:
+                    note(report)
 
     def activate(self, activation: Activation) -> None:
         """Have it serve this generation from now on.
@@ -101,7 +112,7 @@ class SequencerProcess(Child):
         return how
 
     async def _read_port(self) -> int:
-        reader = await self.open_reader()
+        reader = self._reader = await self.open_reader()
         with contextlib.suppress(ValueError):  # a line that is too long is not the sequencer's
             while line := await reader.readline():
                 port = read_port(line)

@@ -47,6 +47,7 @@ class Sequencing:
         watchdog: kills its session after the agent was killed.
         warn: takes a sentence for the user when it ended unexpectedly.
         note_end: takes how it ended unexpectedly, in half a sentence.
+        note_waits: takes what it reports of ranks that wait.
         limit_seconds: how long one start may take.
         module: the program.
     """
@@ -60,6 +61,7 @@ class Sequencing:
         warn: Callable[[str], None],
         *,
         note_end: Callable[[str], None] = lambda _: None,
+        note_waits: Callable[[str], None] = lambda _: None,
         limit_seconds: float = LIMIT_SECONDS,
         module: str = SEQUENCER,
     ) -> None:
@@ -69,6 +71,7 @@ class Sequencing:
         self._watchdog = watchdog
         self._warn = warn
         self._tell_end = note_end
+        self._note_waits = note_waits
         self._limit_seconds = limit_seconds
         self._module = module
 
@@ -80,6 +83,7 @@ class Sequencing:
         self._process: SequencerProcess | None = None  # the one that lives, or is starting
         self._opening: asyncio.Task[SequencerProcess] | None = None
         self._activating: set[asyncio.Task[None]] = set()
+        self._following: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._is_stopping = False  # a stop notice has come for the job
         self._reported_stopped = 0  # the stopped process that the user was warned of
@@ -103,7 +107,7 @@ class Sequencing:
         if not sizes or published.generation == self._generation or self._is_closing:
             return
         self._generation = published.generation
-        activation = Activation(published.generation, sizes[0], published.key)
+        activation = Activation(published.generation, sizes[0], published.key, reports=True)
         start_task(self._activate(activation, post), "activate the sequencer", self._activating)
 
     def stop(self) -> None:
@@ -134,7 +138,7 @@ class Sequencing:
     async def close(self) -> None:
         """Start no more. A process that lives is killed with the workers."""
         self._is_closing = True
-        await cancel_and_wait([*self._activating, *filter(None, [self._opening])])
+        await cancel_and_wait([*self._activating, *self._following, *filter(None, [self._opening])])
 
     @property
     def _name(self) -> str:
@@ -208,6 +212,7 @@ class Sequencing:
         except BaseException:
             self._discard(process)
             raise
+        start_task(process.follow(self._note_waits), "read the sequencer's reports", self._following)
         return process
 
     def _note_end(self, process: SequencerProcess, code: int) -> None:

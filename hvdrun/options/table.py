@@ -393,6 +393,22 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             default=f"{DEFAULT_GRACE_SECONDS:g}s",
         ),
         Option(
+            "--watch-after",
+            "watch_after_seconds",
+            "How long ranks wait in a collective before hvdrun prints who holds them up, and where that rank is; again "
+            "when they have waited twice as long. 0: never. Without it: as HOROVOD_STALL_CHECK_TIME_SECONDS says, else "
+            "10s.",
+            TIME_OR_ZERO,
+        ),
+        Option(
+            "--hang-timeout",
+            "hang_timeout_seconds",
+            "How long the collectives of all ranks may stand still. Then the rank that holds up the others is killed: "
+            "the job ends, or continues without it as after any other loss. Longer than all that a rank does alone, "
+            "such as an evaluation. Without it: without a limit.",
+            TIME,
+        ),
+        Option(
             "--lease",
             "lease_seconds",
             "A host counts as lost when its next report is late by this time (it sends six in that time), and a worker "

@@ -16,8 +16,10 @@ from hvdrun.spec.remote import Remote
 from rendezvous.bootstrap import (
     BACKEND,
     CHECKPOINT,
+    HANG_TIMEOUT,
     TIMELINE,
     TIMELINE_MARK_CYCLES,
+    WATCH_AFTER,
     Backend,
     torch_job_environment,
 )
@@ -208,11 +210,14 @@ class JobSpec:
     def variables(self) -> Mapping[bytes, bytes]:
         """What the workers of all hosts are to have, whatever else is in their environment."""
         workers = self.workers
+        seconds = ((WATCH_AFTER, self.limits.watch_after_seconds), (HANG_TIMEOUT, self.limits.hang_timeout_seconds))
+        times = [(name, f"{value:g}") for name, value in seconds if value is not None]
         named = (
             (BACKEND, workers.backend),
             (CHECKPOINT, workers.checkpoint),
             (TIMELINE, workers.timeline),
             (TIMELINE_MARK_CYCLES, "1" if workers.timeline_mark_cycles else None),
+            *times,
         )
         chosen = {os.fsencode(name): os.fsencode(value) for name, value in named if value is not None}
         elasticity = self.limits.elasticity

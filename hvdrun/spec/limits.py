@@ -66,6 +66,9 @@ class Limits:
     start_timeout_seconds: how long the job may take until all workers have joined.
     lease_seconds: how long an agent may be silent before its host counts as lost.
     launcher_timeout_seconds: how long hvdrun may be silent before a remote agent stops its workers.
+    watch_after_seconds: how long ranks wait before the ones that hold them up are named; 0 for never, None where a
+        variable may say it.
+    hang_timeout_seconds: how long the ranks may stand still before those that hold them up are ended; None for ever.
     grace_seconds: between SIGTERM or SIGINT and SIGKILL; 0 kills immediately.
     elasticity: how the job may shrink and grow; None for a static job, whose workers stay the same.
 
@@ -77,6 +80,8 @@ class Limits:
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     launcher_timeout_seconds: float = DEFAULT_LAUNCHER_TIMEOUT_SECONDS
     grace_seconds: float = DEFAULT_GRACE_SECONDS
+    watch_after_seconds: float | None = None
+    hang_timeout_seconds: float | None = None
     elasticity: Elasticity | None = None
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """For whom the ranks wait, as JSON; see `rendezvous.wire.processes`."""
+class WaitsReported:
+    """For whom the ranks wait, as the sequencer on this host sees it: `rendezvous.wire.waits.Waits` as JSON."""
 
     waits: Filled[str]

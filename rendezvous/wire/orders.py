@@ -11,7 +11,7 @@ from enum import IntEnum
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, Worker
 from rendezvous.wire import Filled
-from rendezvous.wire.hangs import AskStacks, GiveUp, Stacks, Waits
+from rendezvous.wire.hangs import AskStacks, GiveUp, Stacks, WaitsReported
 
 SERVER_NAME = "rendezvous.hvdrun"
 
@@ -376,7 +376,7 @@ AgentMessage = (
     | Hello
     | Examined
     | Stacks
-    | Waits
+    | WaitsReported
     | Addresses
     | ProbeResults
     | Written

@@ -93,15 +93,20 @@ _ANSWER = re.compile(rb'(\{"objection": .*\})\s*$')
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """Serve this generation of `size` members that have `key`."""
+    """Serve this generation of `size` members that have `key`.
+
+    reports: the reader of the sequencer's output wants to know of ranks that wait (`rendezvous.wire.waits`); else a
+        waiting rank prints it.
+    """
 
     generation: int
     size: int
     key: bytes = field(repr=False)
+    reports: bool = False
 
     def encode(self) -> bytes:
         """One line of JSON."""
-        fields = {"generation": self.generation, "size": self.size, "key": self.key.hex()}
+        fields = {"generation": self.generation, "size": self.size, "key": self.key.hex(), "reports": self.reports}
         return json.dumps(fields).encode() + b"\n"
 
 

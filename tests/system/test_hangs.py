@@ -58,3 +58,43 @@ def test_a_program_that_is_not_python_lives_on_and_is_named(hvdrun: Launcher) ->
     assert ", is not Python" in page
     hvdrun.write("end", "")
     assert running.wait().returncode == 0
+
+
+HOLDS_UP = """
+import queue, sys, time
+import torch
+import worker_runtime.torch as hvd
+
+def load(batches):
+    return batches.get()
+
+hvd.init()
+last = hvd.size() - 1
+hvd.allreduce(torch.ones(1), name="loss")
+if hvd.rank() == last and hvd.size() == int(sys.argv[1]):
+    load(queue.Queue())
+hvd.allreduce(torch.ones(1), name="loss")
+print("ends", flush=True)
+"""
+PLACE = r"in train\.py:7 in load: return batches\.get\(\)"
+LINE = rf"^hvdrun: rank 2 \(localhost\) is {PLACE}; 2 others have waited for it in allreduce 'loss' for [\d.]+ s$"
+
+
+def test_the_rank_that_holds_up_the_others_is_named_with_its_place_and_ended_in_time(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", HOLDS_UP)
+    running = hvdrun.start("-np", "3", "--watch-after", "1", "--hang-timeout", "5", "python", "train.py", "3")
+    running.stderr.wait_for(LINE, 60)
+    finished = running.wait()
+    assert finished.returncode == 137
+    lost = rf"rank 2 \(localhost:2\) was lost: it held up the others for 5 s \(--hang-timeout\); it was {PLACE}"
+    running.stderr.wait_for(lost, 0)
+
+
+@pytest.mark.nightly
+def test_an_elastic_job_continues_without_the_rank_that_hangs(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", HOLDS_UP)
+    words = ("-np", "3", "--min-np", "2", "--watch-after", "0", "--hang-timeout", "1", "python", "train.py", "3")
+    finished = hvdrun(*words)
+    assert (finished.returncode, sorted(finished.stdout.splitlines())) == (0, ["[0] ends", "[1] ends"])
+    assert "it held up the others for 1 s (--hang-timeout)" in finished.stderr
+    assert "2 others have waited" not in finished.stderr

@@ -52,6 +52,7 @@ STALL_VARIABLES = (
     "HOROVOD_STALL_CHECK_DISABLE",
     "HOROVOD_STALL_CHECK_TIME_SECONDS",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+    "HVD_HANG_TIMEOUT",
 )
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 MAX_SIGNATURES = 4096  # of one rank; numbers are used again. It is much larger than a burst.

@@ -40,7 +40,7 @@ def broadcast_parameters(
       before are overwritten.
     - An error of the broadcast is raised at each use of the parameter, until it is broadcast or initialized again.
     - If all ranks initialize the parameter again, it is broadcast again.
-    - The stall warning names a rank that does not initialize a parameter.
+    - hvdrun's line about ranks that wait names a rank that does not initialize a parameter.
 
     So rank 0 alone may load a checkpoint before the call. Copies of a parameter (`copy`, `pickle`) are not broadcast.
     Several calls, also with other roots or process sets, take effect in their order. With three or more ranks, all

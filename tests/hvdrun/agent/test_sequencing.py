@@ -45,6 +45,12 @@ for line in sys.stdin:
     with open("heard", "a") as heard:
         heard.write(line)
 """
+REPORTS = (
+    SERVES
+    + """
+    print('{"waits": 1}', flush=True)
+"""
+)
 DIES = "import sys; sys.exit('No module named \\'numpy\\'')"
 BABBLES = "import sys\nsys.stdout.write('x' * 200_000)\nsys.stdout.flush()\nsys.stdin.read()"
 IS_MUTE = "import sys; print('hello', flush=True); sys.stdin.read()"
@@ -63,6 +69,7 @@ class Room:
     sequencing: Sequencing
     topic: list[Notification] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
 
     def expect(self, interpreter: str = sys.executable) -> None:
         """The first of two workers, which has this interpreter, is to be here."""
@@ -122,9 +129,17 @@ async def owning(
         watchdog = Watchdog(ORIGIN, folder / "nothing", children=children)
         watchdog.start()
         warnings: list[str] = []
+        waits: list[str] = []
         forker = Mock(fork_module=AsyncMock(return_value=None), expects_init=expects_init)  # has nothing to fork from
         sequencing = Sequencing(
-            begin, forker, children, watchdog, warnings.append, limit_seconds=limit_seconds, module="program"
+            begin,
+            forker,
+            children,
+            watchdog,
+            warnings.append,
+            note_waits=waits.append,
+            limit_seconds=limit_seconds,
+            module="program",
         )
         spawner = ExecSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock"))
         feed = InputFeed(lambda: None)
@@ -132,7 +147,7 @@ async def owning(
         watch.open()
         descriptors = count_descriptors()
         try:
-            yield Room(folder, sequencing, warnings=warnings)
+            yield Room(folder, sequencing, warnings=warnings, waits=waits)
         finally:
             await sequencing.close()
             await watch.close()
@@ -150,7 +165,7 @@ async def test_one_process_serves_all_generations_of_a_job() -> None:
         room.publish()  # reported again, after a broken connection
         room.publish(2)
         assert await room.read_notices(2) == opened(1, 2)
-        rest = f'"size": 2, "key": "{KEY.hex()}"'
+        rest = f'"size": 2, "key": "{KEY.hex()}", "reports": true'
         assert await room.heard(2) == [f'{{"generation": 1, {rest}}}', f'{{"generation": 2, {rest}}}']
         assert [(process.pid, process.session) for process in find_ours()] == [(pid, pid)]
         environment = (room.folder / "environment").read_text()
@@ -158,6 +173,13 @@ async def test_one_process_serves_all_generations_of_a_job() -> None:
         assert KEY.hex() not in environment
         assert KEY.hex() not in " ".join(psutil.Process(pid).cmdline())
         assert room.warnings == []
+
+
+@alone
+async def test_a_report_of_ranks_that_wait_is_passed_on() -> None:
+    async with owning(REPORTS) as room:
+        await room.open()
+        await happen(lambda: room.waits == ['{"waits": 1}'], "a report")
 
 
 @alone

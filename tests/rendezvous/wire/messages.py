@@ -16,7 +16,7 @@ from rendezvous.core.reports import (
     Report,
 )
 from rendezvous.wire import codec
-from rendezvous.wire.hangs import AskStacks, GiveUp, Stacks, Waits
+from rendezvous.wire.hangs import AskStacks, GiveUp, Stacks, WaitsReported
 from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, SequencerFailed
 from rendezvous.wire.orders import (
     Addresses,
@@ -166,7 +166,7 @@ agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
     st.builds(Started, workers),
     st.builds(Examined, names),
     st.builds(Stacks, numbers, names),
-    st.builds(Waits, names),
+    st.builds(WaitsReported, names),
 )
 agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers, numbers)
 agents_admitted = st.builds(AgentAdmitted, st.sampled_from(Admission), texts)

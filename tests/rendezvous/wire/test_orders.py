@@ -43,7 +43,7 @@ MEMBERS = ((Worker(Slot("a", 0), 1), Assignment(0, 1, 0, 1, 0, 1)),)
         (BEGIN, "train.py"),
         (ListAddresses(b"secret", "a"), "'a'"),
         (Published(1, MEMBERS, KEY), "generation=1"),
-        (Activation(3, 4, KEY), "Activation(generation=3, size=4)"),
+        (Activation(3, 4, KEY), "Activation(generation=3, size=4, "),
     ],
 )
 def test_the_repr_of_what_travels_shows_no_secret(value: object, said: str) -> None:

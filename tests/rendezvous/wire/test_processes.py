@@ -68,7 +68,7 @@ def test_an_activation_is_one_line_of_json() -> None:
     line = Activation(3, 4, KEY).encode()
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
-    assert json.loads(line) == {"generation": 3, "size": 4, "key": KEY.hex()}
+    assert json.loads(line) == {"generation": 3, "size": 4, "key": KEY.hex(), "reports": False}
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,10 @@ class Ordering:
                 found.append(PendingSummary(operation.asked[asked[0]], tuple(sorted(asked)), missing, operation.number))
         return found
 
+    def find_blocked(self) -> tuple[int, ...]:
+        """The ranks that have said that they wait for a pending operation, in order."""
+        return tuple(sorted(self._blocked))
+
     def find_members(self, process_set: int) -> tuple[int, ...] | None:
         """The ranks of a process set, in order; None if it does not exist."""
         of_set = self._sets.get(process_set)

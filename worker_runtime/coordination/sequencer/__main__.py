@@ -41,7 +41,7 @@ def main() -> int:
     try:
         with listen(sys.argv[1]) as listener:
             print(json.dumps({"port": listener.getsockname()[1]}), flush=True)  # noqa: T201 - the owner reads it
-            Server(listener, Orders(_STANDARD_INPUT)).run()
+            Server(listener, Orders(_STANDARD_INPUT), _report).run()
     except (OSError, OrderError) as error:
         _complain(f"cannot serve on {sys.argv[1]}: {error}")
         return 1
@@ -67,6 +67,12 @@ def listen(address: str) -> socket.socket:
         else:
             return listener
     raise error or OSError(f"{address} is not an address")
+
+
+def _report(line: bytes) -> None:
+    """Write a line to the owner, who reads all that comes."""
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
 
 
 def _complain(text: str) -> None:

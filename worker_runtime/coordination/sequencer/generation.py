@@ -10,7 +10,7 @@ guess and no time limit is needed.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from worker_runtime.coordination.ordering.ordering import IllegalRequestError, Ordering, PendingSummary
@@ -28,8 +28,9 @@ from worker_runtime.coordination.sequencer.connection import WRITE, Connection, 
 from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member, ReleaseRange, make_frames
 from worker_runtime.coordination.sequencer.orders import Activation
 from worker_runtime.coordination.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadError, check_size, combine
-from worker_runtime.coordination.sequencer.stalls import StallClock, StallSettings, describe_stall, describe_stall_limit
+from worker_runtime.coordination.sequencer.stalls import StallClock, StallSettings
 from worker_runtime.coordination.sequencer.store import KeyStore
+from worker_runtime.coordination.sequencer.waits import Wait, describe_waits, encode_waits
 from worker_runtime.coordination.wire import (
     Farewell,
     Frame,
@@ -55,17 +56,20 @@ class Generation:
     Args:
         activation: the activation.
         settings: the settings of the former generation, until rank 0 sends its own.
+        report: writes a line to the owner.
 
     store: the store in which the members form their process groups.
     """
 
-    def __init__(self, activation: Activation, settings: StallSettings) -> None:
+    def __init__(self, activation: Activation, settings: StallSettings, report: Callable[[bytes], None]) -> None:
         self.activation = activation
+        self._report = report
         self._settings = settings
         self._ordering = Ordering(activation.size)
         self._clock = StallClock(settings.limits)
         self._due: float | None = None  # the time of the next check for stalls
-        self._released_at = 0.0
+        self._released_at: dict[int, float] = {}  # the time of the last release, by process set
+        self._reported: frozenset[tuple[int, str]] = frozenset()  # the operations that the owner knows to be waited for
         self._members: dict[int, Member] = {}
         self._came: set[int] = set()
         self._hows: dict[int, str] = {}  # by rank: how those have ended that may have departed, or are lost
@@ -124,18 +128,16 @@ class Generation:
         """Warn of operations that are pending for too long, or end the generation."""
         if self._due is None or now < self._due:
             return
-        waiting = [(each, self._find_since(each)) for each in self._ordering.find_pending()]
-        joins = [since for each, since in waiting if each.request.signature.kind is Kind.JOIN]
-        others = [since for each, since in waiting if each.request.signature.kind is not Kind.JOIN]
-        oldest, join = min(others, default=None), min(joins, default=None)
-        due = self._clock.find_due(oldest, join)
+        waits = [self._measure(each) for each in self._ordering.find_pending()]
+        due = self._clock.find_due(waits)
         if due is not None and now >= due:
-            self._report_stall(waiting, now, is_over=self._clock.is_over(oldest, now))
-            due = self._clock.find_due(oldest, join)
+            self._report_stall(waits, now)
+            due = self._clock.find_due(waits)
         self._due = None if self._failure else due
 
     def close(self) -> None:
         """Close all connections."""
+        self._note_end_of_wait()
         for member in self._members.values():
             member.connection.close()
         self._members.clear()
@@ -260,8 +262,8 @@ class Generation:
         member.asked = number
         if len(pending) > MAX_PENDING:
             raise ProtocolError(f"more than {MAX_PENDING} requests are pending")
-        if pending and self._due is None:
-            self._due = self._clock.find_due(now)
+        if pending and self._due is None and (seconds := self._clock.limits.shortest) is not None:
+            self._due = now + seconds
 
     def _note(self, responses: Sequence[Response]) -> None:
         """Queue responses for the next `settle`, with the requests that they answer, which are no longer pending."""
@@ -276,6 +278,8 @@ class Generation:
                 ranks, key = response.ranks, (response.process_set, response.name)
             elif isinstance(response, Failure):
                 self._failure = response.reason
+            if key in self._reported or self._failure:
+                self._note_end_of_wait()
             for rank in ranks:
                 member = members.get(rank)
                 if member is not None and key in member.pending:
@@ -292,7 +296,8 @@ class Generation:
         released = [(response, asked) for response, asked in responses if isinstance(response, Release)]
         payloads = iter(combine(released))
         if released:
-            self._released_at = time.monotonic()
+            now = self._clock.released_at = time.monotonic()
+            self._released_at |= dict.fromkeys([response.request.process_set for response, _ in released], now)
             if self._is_recorded and 0 in self._members:
                 self._members[0].put(Frame.ARRIVALS, self._encode_arrivals(released))
                 touched.add(0)
@@ -320,7 +325,7 @@ class Generation:
 
     def _encode_arrivals(self, released: Sequence[tuple[Release, list[Entry]]]) -> bytes:
         return b"".join(
-            encode_arrivals(release, self._released_at, ((rank, when) for rank, _, _, when in asked))
+            encode_arrivals(release, self._clock.released_at, ((rank, when) for rank, _, _, when in asked))
             for release, asked in released
         )
 
@@ -337,29 +342,39 @@ class Generation:
                 members[rank].put(Frame.NEUTRAL, encode_neutral(run.first))
                 touched.add(rank)
 
-    def _find_since(self, pending: PendingSummary) -> float:
-        """The time since when a rank waits for this operation; for a join since the last release."""
+    def _measure(self, pending: PendingSummary) -> Wait:
+        """Since when a rank waits for this operation; for a join, which may last, since the last release of all."""
         key = pending.request.process_set, pending.request.name
-        entries = [self._members[rank].pending[key] for rank in pending.asked]
-        since = min(when for _, _, _, when in entries)
-        return max(since, self._released_at) if pending.request.signature.kind is Kind.JOIN else since
+        since = min(when for _, _, _, when in [self._members[rank].pending[key] for rank in pending.asked])
+        if pending.request.signature.kind is Kind.JOIN:
+            since = max(since, self._clock.released_at)
+        return Wait(pending, since, max(since, self._released_at.get(key[0], 0.0)))
 
-    def _report_stall(self, waiting: Sequence[tuple[PendingSummary, float]], now: float, *, is_over: bool) -> None:
-        limits = self._clock.limits
-        if is_over:
-            measured = [
-                (each, 0.0 if each.request.signature.kind is Kind.JOIN else now - since) for each, since in waiting
-            ]
-            text = describe_stall_limit(measured, limits.shutdown_seconds or 0.0)
-            if text is not None:
-                self._note([Failure(text)])
-                return
-        self._clock.note_warning(now)
-        text = describe_stall([(each, now - since) for each, since in waiting], limits.warning_seconds or 0.0)
-        rank = min(rank for each, _ in waiting for rank in each.asked)
+    def _report_stall(self, waits: Sequence[Wait], now: float) -> None:
+        text = self._clock.explain_end(waits, now)
         if text is not None:
-            self._members[rank].put(Frame.STALL, text.encode())
-            self._flush(rank)
+            self._note([Failure(text)])
+            return
+        if self._clock.take_hang(waits, now) and self.activation.reports:
+            self._tell(waits, now, is_hang=True)
+        if self._clock.take_warning(waits, now):
+            self._tell(self._clock.choose_long(waits, now), now)
+
+    def _tell(self, waits: Sequence[Wait], now: float, *, is_hang: bool = False) -> None:
+        """Report these waits to the owner, or have a waiting rank print them."""
+        blocked = self._ordering.find_blocked()
+        if self.activation.reports:
+            self._report(encode_waits(self.activation.generation, waits, blocked, now, is_hang=is_hang))
+            self._reported = frozenset(each.key for each in waits)
+            return
+        rank = min(rank for each in waits for rank in each.pending.asked)
+        self._members[rank].put(Frame.STALL, describe_waits(waits, blocked, now).encode())
+        self._flush(rank)
+
+    def _note_end_of_wait(self) -> None:
+        if self._reported:
+            self._reported = frozenset()
+            self._report(encode_waits(self.activation.generation, [], [], 0.0))
 
     def _drop(self, rank: int, reason: str) -> None:
         """Close a member's connection; unless it has left, the generation fails."""

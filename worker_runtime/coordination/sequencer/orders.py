@@ -13,11 +13,15 @@ class OrderError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A generation to serve: its number, its size, and the key that its members must prove."""
+    """A generation to serve: its number, its size, and the key that its members must prove.
+
+    reports: the owner wants to know of ranks that wait; else a waiting rank prints it.
+    """
 
     generation: int
     size: int
     key: bytes = field(repr=False)
+    reports: bool = False
 
 
 def parse_activation(line: bytes) -> Activation:
@@ -28,7 +32,8 @@ def parse_activation(line: bytes) -> Activation:
     """
     try:
         fields = json.loads(line)
-        activation = Activation(int(fields["generation"]), int(fields["size"]), bytes.fromhex(fields["key"]))
+        key, reports = bytes.fromhex(fields["key"]), bool(fields.get("reports"))
+        activation = Activation(int(fields["generation"]), int(fields["size"]), key, reports)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise OrderError(f"a line with generation, size and key was expected ({type(error).__name__})") from None
     if activation.generation < 0 or activation.size < 1 or len(activation.key) != KEY_BYTES:

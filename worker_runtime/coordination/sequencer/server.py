@@ -136,12 +136,14 @@ class Server:
     Args:
         listener: the listening socket.
         orders: the owner's orders.
+        report: writes a line to the owner.
     """
 
-    def __init__(self, listener: socket.socket, orders: Orders) -> None:
+    def __init__(self, listener: socket.socket, orders: Orders, report: Callable[[bytes], None]) -> None:
         listener.settimeout(0)
         self._listener = listener
         self._orders = orders
+        self._report = report
         self._settings = StallSettings()
         self._poller = Poller()
         self._handshakes = Handshakes(self._poller, self._decide)
@@ -224,7 +226,7 @@ class Server:
                     )
                 return
             former.close()
-        self._generation = Generation(activation, self._settings)
+        self._generation = Generation(activation, self._settings, self._report)
         self._handshakes.retry_early()
 
     def _decide(self, handshake: Handshake, greeting: Greeting) -> bool:

@@ -1,6 +1,7 @@
-"""The stall check: warnings about requests that are pending for too long, with the missing ranks.
+"""The stall check: when ranks have waited for others for too long, and the error that ends the wait.
 
-The words and the form are Horovod's, since users search logs for them. In addition, a missing rank that waits itself is
+The first report comes after `warning_seconds`, and another one each time that the wait has become twice as long. The
+words of the error are Horovod's, since users search logs for them. In addition, a missing rank that waits itself is
 shown with the name that it waits for, so that two names that differ by a letter appear side by side.
 """
 
@@ -9,11 +10,12 @@ from dataclasses import dataclass
 
 from worker_runtime.coordination.ordering.ordering import PendingSummary
 from worker_runtime.coordination.ordering.refusals import MOST_NAMED, name_operation, name_ranks
-from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Request
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Request
+from worker_runtime.coordination.sequencer.waits import Wait
 from worker_runtime.coordination.wire import STALL_VARIABLES
 
-_DISABLED_BY, _WARNING, _SHUTDOWN = STALL_VARIABLES  # "1" turns the check off; the others are seconds
-_WARNING_SECONDS = 60.0
+_DISABLED_BY, _WARNING, _SHUTDOWN, _HANG = STALL_VARIABLES  # "1" turns the check off; the others are seconds
+_WARNING_SECONDS = 10.0
 _SLACK_SECONDS = 0.001  # a request stalls after more than the limit, not at the limit
 
 
@@ -21,24 +23,34 @@ _SLACK_SECONDS = 0.001  # a request stalls after more than the limit, not at the
 class StallLimits:
     """The limits of the stall check.
 
-    warning_seconds: the time before the first warning, and between warnings; None for no warnings and no limit.
+    warning_seconds: the time before the first report; None for no reports.
     shutdown_seconds: the time before the generation ends; None for no limit.
+    hang_seconds: the time without anything happening before hvdrun ends the job; None for no limit.
     """
 
     warning_seconds: float | None = _WARNING_SECONDS
     shutdown_seconds: float | None = None
+    hang_seconds: float | None = None
+
+    @property
+    def shortest(self) -> float | None:
+        """The time before the first of them is over; None where there is none."""
+        return min(filter(None, (self.warning_seconds, self.shutdown_seconds, self.hang_seconds)), default=None)
 
 
 def read_stall_limits(environment: Mapping[str, str], complain: Callable[[str], None]) -> StallLimits:
-    """The limits from Horovod's variables; `complain` gets a message for each value that is ignored."""
+    """The limits from the variables; `complain` gets a message for each value that is ignored."""
+    hang = _read_seconds(environment, _HANG, complain) or None
     if environment.get(_DISABLED_BY, "").strip() == "1":
-        return StallLimits(None, None)
-    warning = _read_seconds(environment, _WARNING, complain) or _WARNING_SECONDS
+        return StallLimits(None, None, hang)
+    warning = _read_seconds(environment, _WARNING, complain)
+    if warning is None:
+        warning = _WARNING_SECONDS
     shutdown = _read_seconds(environment, _SHUTDOWN, complain) or None
     if shutdown is not None and shutdown < warning:
         complain(f"{_SHUTDOWN}={shutdown:g} is ignored: it is shorter than {_WARNING}={warning:g}")
         shutdown = None
-    return StallLimits(warning, shutdown)
+    return StallLimits(warning or None, shutdown, hang)
 
 
 class StallSettings:
@@ -60,71 +72,112 @@ class StallSettings:
 
 
 class StallClock:
-    """Computes the time of the next check. It has no timer, so that the process sleeps while nothing is pending."""
+    """Computes the time of the next check. It has no timer, so that the process sleeps while nothing is pending.
+
+    In each method `waits` are the pending operations.
+
+    released_at: the time of the last release of any process set.
+    """
 
     def __init__(self, limits: StallLimits) -> None:
         self.limits = limits
-        self._warned_at: float | None = None
+        self.released_at = 0.0
+        self._warned_since: float | None = None  # the beginning of the wait that was reported
+        self._next_seconds = 0.0  # how long it is at the next report
+        self._hung_since: float | None = None  # the beginning of the hang that was reported
 
-    def find_due(self, oldest: float | None, join: float | None = None) -> float | None:
-        """The time of the next check on the monotonic clock; None for never.
+    def find_due(self, waits: Sequence[Wait]) -> float | None:
+        """The time of the next check on the monotonic clock; None for never."""
+        dues = [self._find_warning(waits), self._find_end(waits), self._find_hang(waits)]
+        return min((due + _SLACK_SECONDS for due in dues if due is not None), default=None)
 
-        Args:
-            oldest: the time since when the oldest request is pending.
-            join: the time since when a join is pending without releases; it is warned of, and has no limit.
-        """
-        since = [when for when in (oldest, join) if when is not None]
-        warning = self.limits.warning_seconds
-        if not since or warning is None:
-            return None
-        due = min(since) + warning
-        if self._warned_at is not None:
-            due = max(due, self._warned_at + warning)
-        ends = self._find_end(oldest)
-        return (due if ends is None else min(due, ends)) + _SLACK_SECONDS
-
-    def is_over(self, oldest: float | None, now: float) -> bool:
+    def is_over(self, waits: Sequence[Wait], now: float) -> bool:
         """Whether the oldest request has exceeded the shutdown limit."""
-        ends = self._find_end(oldest)
-        return ends is not None and now > ends
+        return _is_past(self._find_end(waits), now)
 
-    def note_warning(self, now: float) -> None:
-        """Note the time of a warning."""
-        self._warned_at = now
+    def explain_end(self, waits: Sequence[Wait], now: float) -> str | None:
+        """The error that ends the generation at the shutdown limit; None before."""
+        if not self.is_over(waits, now):
+            return None
+        measured = [(each.pending, 0.0 if is_join(each) else now - each.since) for each in waits]
+        return describe_stall_limit(measured, self.limits.shutdown_seconds or 0.0)
 
-    def _find_end(self, oldest: float | None) -> float | None:
+    def take_warning(self, waits: Sequence[Wait], now: float) -> bool:
+        """Whether a report is due now; the next one is due when the wait is twice as long."""
+        if not _is_past(self._find_warning(waits), now):
+            return False
+        since = _find_beginning(waits)
+        self._next_seconds = 2 * self._find_seconds(since)
+        while since + self._next_seconds <= now:
+            self._next_seconds *= 2
+        self._warned_since = since
+        return True
+
+    def choose_long(self, waits: Sequence[Wait], now: float) -> list[Wait]:
+        """Those that are long enough to be reported."""
+        return [each for each in waits if now - each.still_since > (self.limits.warning_seconds or 0.0)]
+
+    def take_hang(self, waits: Sequence[Wait], now: float) -> bool:
+        """Whether the hang timeout is over; told once."""
+        if not _is_past(self._find_hang(waits), now):
+            return False
+        self._hung_since = self._find_standstill(waits)
+        return True
+
+    def _find_warning(self, waits: Sequence[Wait]) -> float | None:
+        if self.limits.warning_seconds is None or not waits:
+            return None
+        since = _find_beginning(waits)
+        return since + self._find_seconds(since)
+
+    def _find_seconds(self, since: float) -> float:
+        if since == self._warned_since:
+            return self._next_seconds
+        return self.limits.warning_seconds or 0.0
+
+    def _find_end(self, waits: Sequence[Wait]) -> float | None:
+        """A join has no limit."""
         limit = self.limits.shutdown_seconds
+        oldest = min((each.since for each in waits if not is_join(each)), default=None)
         return None if limit is None or oldest is None else oldest + limit
 
+    def _find_hang(self, waits: Sequence[Wait]) -> float | None:
+        if self.limits.hang_seconds is None or not waits or self._hung_since == self._find_standstill(waits):
+            return None
+        return self._find_standstill(waits) + self.limits.hang_seconds
 
-def _read_seconds(environment: Mapping[str, str], name: str, complain: Callable[[str], None]) -> float:
-    """The value of a variable as seconds; 0 if it is missing or invalid."""
+    def _find_standstill(self, waits: Sequence[Wait]) -> float:
+        """Since when some rank waits, and nothing at all is released."""
+        return max(self.released_at, min(each.since for each in waits))
+
+
+def is_join(wait: Wait) -> bool:
+    """Whether ranks that have joined wait for the others, which may train for long."""
+    return wait.pending.request.signature.kind is Kind.JOIN
+
+
+def _is_past(due: float | None, now: float) -> bool:
+    return due is not None and now > due
+
+
+def _find_beginning(waits: Sequence[Wait]) -> float:
+    """Since when some rank waits, and nothing of the set is released."""
+    return min(each.still_since for each in waits)
+
+
+def _read_seconds(environment: Mapping[str, str], name: str, complain: Callable[[str], None]) -> float | None:
+    """The value of a variable as seconds; None if it is missing or invalid."""
     text = environment.get(name, "").strip()
+    if not text:
+        return None
     try:
-        seconds = float(text or 0)
+        seconds = float(text)
     except ValueError:
         seconds = -1.0
     if 0 <= seconds < float("inf"):
         return seconds
     complain(f"{name}={text} is ignored: a number of seconds was expected")
-    return 0.0
-
-
-def describe_stall(waiting: Sequence[tuple[PendingSummary, float]], after_seconds: float) -> str | None:
-    """The warning about stalled requests; None if there are none.
-
-    Args:
-        waiting: all pending operations, oldest first, each with its waiting time in seconds.
-        after_seconds: an operation that has waited longer is stalled.
-    """
-    stalled = [pending for pending, waited in waiting if waited > after_seconds]
-    if not stalled:
-        return None
-    return (
-        "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting "
-        f"for remainder of ranks for more than {after_seconds:g} seconds. The ranks that are missing may be slow, or "
-        f"stopped, or may have taken another way through the program.\n{_list_missing(waiting, stalled, '')}"
-    )
+    return None
 
 
 def describe_stall_limit(waiting: Sequence[tuple[PendingSummary, float]], limit_seconds: float) -> str | None:

@@ -38,7 +38,8 @@ from worker_runtime.coordination.ordering.requests import (
     Response,
     Signature,
 )
-from worker_runtime.coordination.sequencer.stalls import describe_stall, describe_stall_limit
+from worker_runtime.coordination.sequencer.stalls import describe_stall_limit
+from worker_runtime.coordination.sequencer.waits import Wait, describe_waits
 
 TENSOR = re.compile(r"(?P<dtype>[a-z]+\d*)\((?P<shape>[\d,]*)\)")
 
@@ -121,7 +122,8 @@ class Player:
     def _show_stall(self, seconds: float, limit: float) -> Iterator[str]:
         """As if everything had waited for 100 seconds, the newest for one second less than the one before."""
         waiting = [(pending, 100.0 - age) for age, pending in enumerate(self.ordering.find_pending())]
-        yield from (describe_stall(waiting, seconds) or "no stall").splitlines()
+        waits = [Wait(pending, -waited, -waited) for pending, waited in waiting if waited > seconds]
+        yield describe_waits(waits, self.ordering.find_blocked(), 0.0) if waits else "no stall"
         yield from (describe_stall_limit(waiting, limit) or "").splitlines()
 
 

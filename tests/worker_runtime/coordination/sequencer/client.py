@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+from rendezvous.wire.waits import Waits, find_line
 from tests.waiting import LIMIT_SECONDS
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature
@@ -55,9 +56,10 @@ class Process:
         self.popen.stdin.write(line + b"\n")
         self.popen.stdin.flush()
 
-    def activate(self, generation: int, size: int, key: bytes = KEY) -> None:
+    def activate(self, generation: int, size: int, key: bytes = KEY, *, reports: bool = False) -> None:
         """Order it to serve a generation."""
-        self.order(json.dumps({"generation": generation, "size": size, "key": key.hex()}).encode())
+        fields = {"generation": generation, "size": size, "key": key.hex(), "reports": reports}
+        self.order(json.dumps(fields).encode())
 
     def begin(self, size: int) -> int:
         """Order it to serve the next generation; its number."""
@@ -68,6 +70,12 @@ class Process:
     def connect(self) -> socket.socket:
         """Connect, and say nothing."""
         return socket.create_connection((self.address, self.port), LIMIT_SECONDS)
+
+    def read_report(self) -> Waits:
+        """The next line that it writes about ranks that wait."""
+        text = find_line(self.popen.stdout.readline())
+        assert text is not None
+        return Waits.decode(text)
 
     def end(self) -> tuple[int, str]:
         """Close its standard input; its exit code, and what it wrote on standard error."""

@@ -322,7 +322,7 @@ class Here:
 
     def __init__(self, size: int, limits: StallLimits) -> None:
         self.poller = Poller()
-        self.generation = Generation(Activation(1, size, KEY), StallSettings(limits))
+        self.generation = Generation(Activation(1, size, KEY), StallSettings(limits), print)
         ends = [Ends(self.poller) for _ in range(size)]
         self.peers = [each.peer for each in ends]
         for rank, each in enumerate(ends):

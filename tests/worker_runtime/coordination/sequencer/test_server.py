@@ -139,7 +139,7 @@ def serving_here() -> Iterator[tuple[int, int]]:
     """A server in a thread of this process; its port, and the descriptor that orders are written to."""
     read, write = os.pipe()
     with listen(LOOPBACK) as listener, ThreadPoolExecutor(1) as pool:
-        done = pool.submit(Server(listener, Orders(read)).run)
+        done = pool.submit(Server(listener, Orders(read), print).run)
         try:
             yield listener.getsockname()[1], write
         finally:
