@@ -32,7 +32,8 @@ help:
 	@echo "              features of test_recovery.py, 100 random faults of hosts, 60 in one job of half an hour, 60"
 	@echo "              stop notices for hosts in another,"
 	@echo "              100,000 random histories of the core, 400 random programs of collectives, 10,000 random"
-	@echo "              trainings, 200 elastic trainings of MXNet with random losses, and a Gluon training on four ranks"
+	@echo "              trainings, 200 elastic trainings of MXNet with random losses, half an hour of healthy ranks that"
+	@echo "              keep others waiting, and a Gluon training on four ranks"
 	@echo "make gpu      run every test that needs a GPU, and print one page of what it found; without one it says 0 run"
 	@echo "make bench    measure, beside torchrun, DDP, gloo, MXNet alone, and Horovod where it is installed"
 	@echo "make docs     build the documentation into build/site, which opens in a browser from the disk"
@@ -72,6 +73,7 @@ soak: setup
 	  --timeout=3600
 	HVDRUN_SOAK_RUNS=400 $(BIN)/pytest tests/system/test_random_losses.py --timeout=3600
 	HVDRUN_SOAK_RUNS=200 $(BIN)/pytest tests/system/test_mxnet_recoveries.py --timeout=3600
+	HVDRUN_SOAK_MINUTES=30 $(BIN)/pytest tests/system/test_healthy_waits.py --timeout=3600
 	HVDRUN_SOAK_WORKERS=4 $(BIN)/pytest tests/worker_runtime/mxnet/test_trainer.py --timeout=3600
 
 gpu: setup

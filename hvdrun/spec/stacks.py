@@ -69,11 +69,10 @@ class Stack:
     @property
     def place(self) -> Frame | None:
         """The innermost frame of the program, else of a package, else of Python; None without frames."""
-        if not self.frames:
-            return None
-        programs = (frame for frame in self.frames if frame.is_program)
-        packages = (frame for frame in self.frames if not frame.is_python)
-        return next(programs, None) or next(packages, self.frames[0])
+        programs = [frame for frame in self.frames if frame.is_program]
+        in_files = [frame for frame in programs if not frame.file.startswith("<")]  # packages compile strings, too
+        packages = [frame for frame in self.frames if not frame.is_python]
+        return next(iter((*in_files, *programs, *packages, *self.frames)), None)
 
     @property
     def is_in_runtime(self) -> bool:

@@ -13,6 +13,7 @@ LOAD = Frame("/home/a/data/load.py", 3, "load", "q.get()")
 QUEUE = Frame("/usr/lib/python3.11/queue.py", 171, "get")
 DATALOADER = Frame("/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py", 5, "__next__")
 SELECT = Frame("/usr/lib64/python3.13/selectors.py", 4, "select")
+COMPILED = Frame("<string>", 39, "_ones")
 HERE = Frame(str(RUNTIME), 5, "wait")
 INSTALLED = Frame("/opt/venv/lib/python3.12/site-packages/worker_runtime/engine/engine.py", 5, "wait")
 
@@ -26,6 +27,8 @@ INSTALLED = Frame("/opt/venv/lib/python3.12/site-packages/worker_runtime/engine/
         ((INSTALLED, MAIN), MAIN),
         ((QUEUE, DATALOADER, SELECT), DATALOADER),
         ((QUEUE, SELECT), QUEUE),
+        ((COMPILED, MAIN), MAIN),
+        ((QUEUE, COMPILED), COMPILED),
         ((), None),
     ],
 )
