@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import worker_runtime.torch as hvd
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.reduction.replicas import CHECK_REPLICAS
+from worker_runtime.rendezvous import CHECK_REPLICAS
 
 ALONE = "no communication"
 DDP = "DDP"

@@ -435,17 +435,21 @@ class ReplicasDifferError(RuntimeError):
     """The ranks have different parameters. Not a HorovodInternalError, since a restart does not help.
 
     Cause: The ranks started with different parameters, change them outside of the optimizer, or have different learning
-        rates, because the state of an elastic job lacks the scheduler.
+        rates, because the state of an elastic job lacks the scheduler. Or the memory or processor of a host is faulty.
     Remedy: Call `hvd.broadcast_parameters()` before training. Look for code that runs on some ranks only. Give the
-        scheduler to `TorchState`.
+        scheduler to `TorchState`. Test the host of a rank that differs again and again.
 
     Args:
-        parameter: the name of a parameter that differs.
+        parameter: the name of a parameter that differs, or of what belongs to it.
         step: the step after which the check found the difference; 0 for before the first step.
         equal_step: the last step after which all parameters were equal.
+        odd_ranks: the ranks that differ from most others; empty where that cannot be said.
+        size: how many ranks were compared.
     """
 
-    def __init__(self, parameter: str, step: int, equal_step: int) -> None:
+    def __init__(
+        self, parameter: str, step: int, equal_step: int, odd_ranks: Sequence[int] = (), size: int = 0
+    ) -> None:
         if step:
             when = f"after step {step}" if step == equal_step + 1 else f"between step {equal_step} and step {step}"
             what = "look for code that changes it on some ranks only, or with gradients that were not averaged"
@@ -454,6 +458,9 @@ class ReplicasDifferError(RuntimeError):
                 "before the first step",
                 "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before training",
             )
+        if odd_ranks:
+            ranks = ", ".join(map(str, odd_ranks))
+            when += f" (it is another one on rank {ranks} than on the {size - len(odd_ranks)} others)"
         super().__init__(f"the replicas differ: {parameter} is not the same on all ranks {when}; {what}")
 
 

@@ -45,7 +45,7 @@ from hvdrun.spec.limits import (
 )
 from hvdrun.spec.log_format import LogFormat
 from hvdrun.spec.mapping import MapBy
-from rendezvous.bootstrap import BACKEND, HOROVOD_SHIM, Backend
+from rendezvous.bootstrap import BACKEND, CHECK_REPLICAS, HOROVOD_SHIM, Backend
 from rendezvous.bootstrap import CHECKPOINT as CHECKPOINT_VARIABLE
 from rendezvous.core.model import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS, Recovery
 
@@ -135,6 +135,16 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             Kind(ShimMode, "WHEN", "auto, on or off", "auto"),
             default=ShimMode.AUTO.value,
             environment=HOROVOD_SHIM,
+        ),
+    ),
+    "Checks of the training": (
+        Option(
+            "--check-replicas",
+            "check_replicas",
+            "Before every N-th step of an optimizer the workers compare checksums of its parameters and state. The "
+            "error names the parameter that differs, and from three workers on the rank. 0: never.",
+            Kind(parse_whole_number, "N", f"a number of steps from 0 to {MAX_WORKERS}", "100"),
+            environment=CHECK_REPLICAS,
         ),
     ),
     "Hosts": (

@@ -11,10 +11,11 @@ from fnmatch import fnmatchcase
 
 from hvdrun.errors import BadValueError, VariableNotSetError
 from hvdrun.spec.redaction import REDACTED
+from rendezvous.bootstrap import CHECK_REPLICAS
 
 ELASTIC = "HOROVOD_ELASTIC"  # tells the workers and agents whether the job is elastic
 THREADS = b"OMP_NUM_THREADS"
-CHECK_REPLICAS = b"HVD_CHECK_REPLICAS"  # the only one of its prefix that users set
+_CHECKS = (os.fsencode(CHECK_REPLICAS),)  # the only ones of their prefix that users set
 # Slurm sets these for a task; libraries in the workers would take them for the job's.
 _OF_ONE_TASK = re.compile(
     rb"SLURM_(PROCID|LOCALID|NODEID|TASK_PID|GTIDS|NTASKS.*|NPROCS|TASKS_PER_NODE|STEP.*|LAUNCH_NODE_IPADDR|SRUN_.*"
@@ -65,13 +66,13 @@ def _choose_for_this(own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     return {
         name: value
         for name, value in own.items()
-        if (not name.startswith(OWN_PREFIX) or name == CHECK_REPLICAS) and not _OF_ONE_TASK.fullmatch(name)
+        if (not name.startswith(OWN_PREFIX) or name in _CHECKS) and not _OF_ONE_TASK.fullmatch(name)
     }
 
 
 def _choose_for_another(own: Mapping[bytes, bytes], *, prefixed: bool) -> dict[bytes, bytes]:
     """The variables that all hosts need alike, if hvdrun has them."""
-    names = (*_DEFAULTS, THREADS, CHECK_REPLICAS, _CPUS_PER_TASK)
+    names = (*_DEFAULTS, THREADS, *_CHECKS, _CPUS_PER_TASK)
     if not prefixed:
         names = (*ALWAYS, *names)
     return {name: own[name] for name in names if name in own}

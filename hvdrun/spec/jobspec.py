@@ -15,6 +15,7 @@ from hvdrun.spec.mapping import take_slots
 from hvdrun.spec.remote import Remote
 from rendezvous.bootstrap import (
     BACKEND,
+    CHECK_REPLICAS,
     CHECKPOINT,
     HANG_TIMEOUT,
     TIMELINE,
@@ -47,6 +48,8 @@ class Workers:
     timeline: the file in which rank 0 records its timeline; None for none.
     timeline_mark_cycles: with marks of releases.
     horovod_shim: what `import horovod` imports in the workers.
+    check_replicas: before every so many steps the workers compare their parameters; 0 for never, None for as their
+        environment says.
 
     Raises:
         UsageError: there can be no such workers.
@@ -65,6 +68,7 @@ class Workers:
     timeline: str | None = None
     timeline_mark_cycles: bool = False
     horovod_shim: ShimMode = ShimMode.AUTO
+    check_replicas: int | None = None
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -210,16 +214,16 @@ class JobSpec:
     def variables(self) -> Mapping[bytes, bytes]:
         """What the workers of all hosts are to have, whatever else is in their environment."""
         workers = self.workers
-        seconds = ((WATCH_AFTER, self.limits.watch_after_seconds), (HANG_TIMEOUT, self.limits.hang_timeout_seconds))
-        times = [(name, f"{value:g}") for name, value in seconds if value is not None]
-        named = (
-            (BACKEND, workers.backend),
-            (CHECKPOINT, workers.checkpoint),
-            (TIMELINE, workers.timeline),
-            (TIMELINE_MARK_CYCLES, "1" if workers.timeline_mark_cycles else None),
-            *times,
-        )
-        chosen = {os.fsencode(name): os.fsencode(value) for name, value in named if value is not None}
+        seconds = {WATCH_AFTER: self.limits.watch_after_seconds, HANG_TIMEOUT: self.limits.hang_timeout_seconds}
+        named: dict[str, str | Path | int | None] = {
+            BACKEND: workers.backend,
+            CHECKPOINT: workers.checkpoint,
+            TIMELINE: workers.timeline,
+            TIMELINE_MARK_CYCLES: "1" if workers.timeline_mark_cycles else None,
+            CHECK_REPLICAS: workers.check_replicas,
+            **{name: f"{value:g}" for name, value in seconds.items() if value is not None},
+        }
+        chosen = {os.fsencode(name): os.fsencode(str(value)) for name, value in named.items() if value is not None}
         elasticity = self.limits.elasticity
         limit: int | None = 0
         if elasticity is not None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 with own_packages():
     from rendezvous.bootstrap import (
         BACKEND,
+        CHECK_REPLICAS,
         CHECKPOINT,
         INCARNATION,
         JOB,
@@ -75,6 +76,7 @@ with own_packages():
 __all__ = [
     "BACKEND",
     "CHECKPOINT",
+    "CHECK_REPLICAS",
     "DEFAULT_LEASE_SECONDS",
     "DESCRIPTORS",
     "INCARNATION",

@@ -3,7 +3,7 @@
 import operator
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, SupportsIndex
 
@@ -17,6 +17,7 @@ from worker_runtime.errors import WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.adasum import AdasumReducer
+from worker_runtime.reduction.parameters import NamedParameters
 from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
 from worker_runtime.reduction.settings import Compressor, check_compression, read_predivide
 from worker_runtime.torch.compression import Compression
@@ -142,10 +143,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
     def list_own() -> list[tuple[str, torch.Tensor]]:
         return list_parameters(plain, names)
 
-    interval = read_interval(os.environ)
-    check = None
-    if interval:
-        check = ReplicaCheck(list_own, interval)
+    check = _make_check(plain, list_own, reduction)
     if reduction is Reduction.ADASUM:
         adasum = AdasumReducer(list_own, lambda: RUNTIME.engine, find_set, own, check)
         return make_proxy(AdasumOptimizer, plain, __name__, _reducer=adasum, _passes=passes, **attributes)
@@ -249,6 +247,18 @@ def read_groups(
     if not isinstance(groups, list | tuple):
         raise TypeError(f"groups should be a non-negative integer, or lists of parameters; got {groups!r}")
     return _read_lists({parameter for _, parameter in parameters}, groups)
+
+
+def _make_check(
+    plain: torch.optim.Optimizer, list_own: Callable[[], NamedParameters], reduction: Reduction
+) -> ReplicaCheck | None:
+    """The comparison of the replicas that the user has asked for; with Adasum each rank has its own state."""
+    interval = read_interval(os.environ)
+    if not interval:
+        return None
+    if reduction is Reduction.ADASUM:
+        return ReplicaCheck(list_own, interval)
+    return ReplicaCheck(list_own, interval, lambda parameter: plain.state.get(parameter, {}))
 
 
 def _is_named(pair: object) -> bool:

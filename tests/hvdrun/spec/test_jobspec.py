@@ -45,9 +45,10 @@ def test_a_job_that_is_shown_does_not_show_the_variables_that_it_forwards() -> N
     assert "hunter2" not in repr(with_fields(SPEC, forwarded={b"API_KEY": b"hunter2"}))
 
 
-def test_a_backend_and_a_folder_of_checkpoints_reach_all_workers_whatever_else_was_forwarded() -> None:
+def test_a_backend_a_folder_of_checkpoints_and_a_check_reach_all_workers_whatever_else_was_forwarded() -> None:
     assert not {b"HVD_BACKEND", b"HVD_CHECKPOINT"} & SPEC.variables.keys()
     spec = with_fields(SPEC, backend=Backend.UCC, checkpoint=Path("/shared/run 1"), forwarded={b"HVD_BACKEND": b"nccl"})
+    assert with_fields(SPEC, check_replicas=100).variables[b"HVD_CHECK_REPLICAS"] == b"100"
     assert (spec.variables[b"HVD_BACKEND"], spec.variables[b"HVD_CHECKPOINT"]) == (b"ucc", b"/shared/run 1")
 
 

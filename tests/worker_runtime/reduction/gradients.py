@@ -19,11 +19,12 @@ def make_parameters(count: int = 3) -> list[torch.Tensor]:
 
 
 def make_reducer(parameters: list[torch.Tensor], engine: ThreadEngine, **settings: Any) -> GradientReducer:
-    """A reducer of p0, p1, ...; passes, groups, process_set and interval are its own, the others are `Settings`."""
+    """A reducer of p0, p1, ...; what is popped is its own, the others are `Settings`."""
     passes = settings.pop("passes", 1)
     groups = settings.pop("groups", None)
     process_set = settings.pop("process_set", 0)
     interval = settings.pop("interval", 0)
+    check = settings.pop("check", None)
 
     def list_named() -> list[tuple[str, torch.Tensor]]:
         return [(f"p{index}", parameter) for index, parameter in enumerate(parameters)]
@@ -35,7 +36,7 @@ def make_reducer(parameters: list[torch.Tensor], engine: ThreadEngine, **setting
         passes=passes,
         groups=groups,
         find_set=lambda: process_set,
-        check=ReplicaCheck(list_named, interval) if interval else None,
+        check=ReplicaCheck(list_named, interval) if interval else check,
     )
 
 

@@ -1,10 +1,12 @@
 """Comparing replicas: when, of what, and what is said where they differ."""
 
+import re
 from typing import Any
 
 import pytest
 import torch
 
+from tests.worker_runtime.reduction.bits import flip_bit
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer, train
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.coordination.operation import Members
@@ -75,3 +77,47 @@ def test_the_interval_is_a_number_of_steps() -> None:
     assert [read_interval({}), read_interval({name: ""}), read_interval({name: " 5 "})] == [0, 0, 5]
     with pytest.raises(WrongArgumentError, match=r"^HVD_CHECK_REPLICAS='often' is not a number of steps; for"):
         read_interval({name: "often"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("parameter", "p1"), ("state", "the optimizer's state of p1")], ids=["parameter", "state"]
+)
+def test_the_rank_that_differs_from_most_others_is_named(kind: str, name: str) -> None:
+    def body(engine: ThreadEngine) -> object:
+        parameters = make_parameters(3)
+        state = {parameter: {"step": 1, "mean": torch.ones(5)} for parameter in parameters}
+        check = ReplicaCheck(
+            lambda: [(f"p{index}", each) for index, each in enumerate(parameters)], 1, state.__getitem__
+        )
+        reducer = make_reducer(parameters, engine, check=check)
+        train(reducer, parameters)
+        if engine.rank == 2:
+            flip_bit(parameters[1] if kind == "parameter" else state[parameters[1]]["mean"], 77)
+        with pytest.raises(ReplicasDifferError) as caught:
+            train(reducer, parameters)
+        return str(caught.value)
+
+    where = r"\(it is another one on rank 2 than on the 3 others\)"
+    expected = re.compile(
+        rf"the replicas differ: {name} is not the same on all ranks after step 1 {where}; look for .*"
+    )
+    assert all(expected.fullmatch(message) for message in World(4).run(body))
+
+
+def test_of_two_ranks_none_is_named_and_a_rank_that_has_joined_is_not_compared() -> None:
+    def body(engine: ThreadEngine) -> object:
+        parameters = make_parameters(1)
+        reducer = make_reducer(parameters, engine, interval=1)
+        train(reducer, parameters)
+        if engine.rank == 2:
+            engine.join()
+            return ""
+        if engine.rank == 1:
+            flip_bit(parameters[0], 5)
+        with pytest.raises(ReplicasDifferError, match=r"p0 is not the same on all ranks after step 1; ") as caught:
+            train(reducer, parameters)
+        engine.join()
+        return str(caught.value)
+
+    first, second, _ = World(3).run(body)
+    assert first == second
