@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import worker_runtime.torch as hvd
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.rendezvous import CHECK_REPLICAS
+from worker_runtime.rendezvous import CHECK_NAN, CHECK_REPLICAS
 
 ALONE = "no communication"
 DDP = "DDP"
@@ -33,6 +33,7 @@ VIEW = "DDP, bucket view"
 STATIC = "hvdrun, static"
 ELASTIC = "hvdrun, elastic"
 CHECKED = "hvdrun, static, replicas compared each step"
+LOOKED_AT = "hvdrun, static, gradients looked at"
 HOROVOD = "Horovod"
 
 BATCH = 4
@@ -150,13 +151,13 @@ def make_ours(model: nn.Module, *, elastic: bool) -> torch.optim.Optimizer:
         engine.is_elastic = policy
 
 
-def make_checking(model: nn.Module) -> torch.optim.Optimizer:
-    """Our optimizer as in a static job with HVD_CHECK_REPLICAS=1, which an optimizer reads once."""
-    os.environ[CHECK_REPLICAS] = "1"
+def make_checking(model: nn.Module, variable: str) -> torch.optim.Optimizer:
+    """Our optimizer as in a static job with a check in each step, whose variable an optimizer reads once."""
+    os.environ[variable] = "1"
     try:
         return make_ours(model, elastic=False)
     finally:
-        del os.environ[CHECK_REPLICAS]
+        del os.environ[variable]
 
 
 def make_case(shape: Shape, trainers: Trainers) -> Case:
@@ -167,7 +168,8 @@ def make_case(shape: Shape, trainers: Trainers) -> Case:
     trainers.add(VIEW, lambda model: (DistributedDataParallel(model, gradient_as_bucket_view=True), make_sgd(model)))
     trainers.add(STATIC, lambda model: (model, make_ours(model, elastic=False)))
     trainers.add(ELASTIC, lambda model: (model, make_ours(model, elastic=True)))
-    trainers.add(CHECKED, lambda model: (model, make_checking(model)))
+    trainers.add(CHECKED, lambda model: (model, make_checking(model, CHECK_REPLICAS)))
+    trainers.add(LOOKED_AT, lambda model: (model, make_checking(model, CHECK_NAN)))
     if horovod is not None:
         trainers.add(
             HOROVOD,

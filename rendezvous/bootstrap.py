@@ -36,6 +36,7 @@ STACK_DESCRIPTOR = 100
 STACK_MEMORY = "hvdrun-stack"
 WATCH_AFTER = "HOROVOD_STALL_CHECK_TIME_SECONDS"  # seconds; set by the launcher, or by the user; also in a script
 HANG_TIMEOUT = "HVD_HANG_TIMEOUT"  # seconds; set by the launcher
+CHECK_NAN = "HVD_CHECK_NAN"  # "1", or "error"
 CHECK_REPLICAS = "HVD_CHECK_REPLICAS"  # in how many steps the replicas are compared once
 BACKEND = "HVD_BACKEND"  # what moves tensors; set by the launcher, or by the user of another launcher
 

@@ -431,6 +431,16 @@ class UnfinishedStepError(ValueError):
         )
 
 
+class NotFiniteError(RuntimeError):
+    """A rank's own gradient is not finite. Not a HorovodInternalError, since a restart does not help.
+
+    Message: rank RANK's gradient of PARAMETER is not finite (KIND) in step STEP
+    Cause: The training diverges, a batch of that rank has a wrong value, or the memory of its host is faulty. Then the
+        step of the optimizer did not run on any rank (`--nan-is-error`).
+    Remedy: See [The loss is NaN](nan.md).
+    """
+
+
 class ReplicasDifferError(RuntimeError):
     """The ranks have different parameters. Not a HorovodInternalError, since a restart does not help.
 

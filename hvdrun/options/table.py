@@ -139,6 +139,17 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
     ),
     "Checks of the training": (
         Option(
+            "--check-nan",
+            "check_nan",
+            "Print a line in the step in which a worker's own gradient is not finite, before the average gives it to "
+            "all: its rank and the parameter. A gradient scaler's search for its scale is no reason.",
+        ),
+        Option(
+            "--nan-is-error",
+            "nan_is_error",
+            "As --check-nan, and the step raises NotFiniteError in all workers, with unchanged parameters.",
+        ),
+        Option(
             "--check-replicas",
             "check_replicas",
             "Before every N-th step of an optimizer the workers compare checksums of its parameters and state. The "

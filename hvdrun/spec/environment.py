@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 
 from hvdrun.errors import BadValueError, VariableNotSetError
 from hvdrun.spec.redaction import REDACTED
-from rendezvous.bootstrap import CHECK_REPLICAS
+from rendezvous.bootstrap import CHECK_NAN, CHECK_REPLICAS
 
 ELASTIC = "HOROVOD_ELASTIC"  # tells the workers and agents whether the job is elastic
 THREADS = b"OMP_NUM_THREADS"
-_CHECKS = (os.fsencode(CHECK_REPLICAS),)  # the only ones of their prefix that users set
+_CHECKS = (os.fsencode(CHECK_NAN), os.fsencode(CHECK_REPLICAS))  # the only ones of their prefix that users set
 # Slurm sets these for a task; libraries in the workers would take them for the job's.
 _OF_ONE_TASK = re.compile(
     rb"SLURM_(PROCID|LOCALID|NODEID|TASK_PID|GTIDS|NTASKS.*|NPROCS|TASKS_PER_NODE|STEP.*|LAUNCH_NODE_IPADDR|SRUN_.*"

@@ -15,6 +15,7 @@ from hvdrun.spec.mapping import take_slots
 from hvdrun.spec.remote import Remote
 from rendezvous.bootstrap import (
     BACKEND,
+    CHECK_NAN,
     CHECK_REPLICAS,
     CHECKPOINT,
     HANG_TIMEOUT,
@@ -48,6 +49,8 @@ class Workers:
     timeline: the file in which rank 0 records its timeline; None for none.
     timeline_mark_cycles: with marks of releases.
     horovod_shim: what `import horovod` imports in the workers.
+    check_nan: the workers look for gradients that are not finite.
+    nan_is_error: they do, and raise an error.
     check_replicas: before every so many steps the workers compare their parameters; 0 for never, None for as their
         environment says.
 
@@ -68,6 +71,8 @@ class Workers:
     timeline: str | None = None
     timeline_mark_cycles: bool = False
     horovod_shim: ShimMode = ShimMode.AUTO
+    check_nan: bool = False
+    nan_is_error: bool = False
     check_replicas: int | None = None
 
     def __post_init__(self) -> None:
@@ -92,6 +97,15 @@ class Workers:
 
         if not self.directory.is_absolute():
             raise UsageError(f"the working directory {str(self.directory)!r} is not an absolute path.")
+
+    @property
+    def nan_check(self) -> str | None:
+        """The value of HVD_CHECK_NAN; None to leave it as it is."""
+        if self.nan_is_error:
+            return "error"
+        if self.check_nan:
+            return "1"
+        return None
 
     @property
     def options(self) -> WorkerOptions:
@@ -220,6 +234,7 @@ class JobSpec:
             CHECKPOINT: workers.checkpoint,
             TIMELINE: workers.timeline,
             TIMELINE_MARK_CYCLES: "1" if workers.timeline_mark_cycles else None,
+            CHECK_NAN: workers.nan_check,
             CHECK_REPLICAS: workers.check_replicas,
             **{name: f"{value:g}" for name, value in seconds.items() if value is not None},
         }

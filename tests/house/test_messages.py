@@ -151,6 +151,17 @@ def show_errors_of_workers() -> Iterator[str]:
     yield catch(lambda: operations.check_tensor("allreduce.loss", [1]))
     for has_ended in (False, True):
         yield SequencerError(Endpoint("server1", 1), "Connection refused", has_ended=has_ended).cause
+    yield show_not_finite()
+
+
+def show_not_finite() -> str:
+    """What --nan-is-error says."""
+    torch = importlib.import_module("torch")
+    parameter = torch.zeros(1)
+    parameter.grad = torch.full((1,), float("nan"))
+    check = importlib.import_module("worker_runtime.reduction.finite").FiniteCheck(raises=True)
+    check.look_alone([importlib.import_module("worker_runtime.reduction.bucket").Entry(parameter, "fc.weight")], 0)
+    return catch(check.settle)
 
 
 def catch(call: Callable[[], object]) -> str:

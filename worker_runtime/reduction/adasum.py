@@ -3,6 +3,7 @@
 So an optimizer's state, such as momentum, is computed from local gradients only.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import DeadlockError, StepRevokedError, SupersededError
 from worker_runtime.reduction.bucket import Entry
 from worker_runtime.reduction.communicator import Communicator, complete_step_alone
+from worker_runtime.reduction.finite import FiniteCheck, Scale
 from worker_runtime.reduction.parameters import NamedParameters, TrackedParameters
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.settings import Compressor
@@ -35,6 +37,7 @@ class AdasumReducer:
         find_set: returns the number of the process set in the present generation.
         compressor: compresses the updates for the transfer; None for no compression.
         check: compares the replicas in some steps; None for no check.
+        finite: looks at the gradients before the updates are combined; None for no check.
     """
 
     def __init__(
@@ -44,10 +47,14 @@ class AdasumReducer:
         find_set: Callable[[], int],
         compressor: Compressor | None = None,
         check: ReplicaCheck | None = None,
+        *,
+        finite: FiniteCheck | None = None,
     ) -> None:
         self._tracked = TrackedParameters(list_parameters, {}, self)
         self._superseded: str | None = None
         self._check = check
+        self._finite = finite
+        self._checks = [each for each in (check, finite) if each is not None]
         self._get_engine = get_engine
         self._find_set = find_set
         self._compressor = compressor
@@ -90,6 +97,9 @@ class AdasumReducer:
         comm = self._enter()
         if comm is None or not parameters:
             result = move()
+            if self._finite is not None:
+                self._finite.look_alone(self._tracked.entries, self._get_engine().rank)
+                self._finite.settle()
             if parameters:
                 self._complete_step_alone()
             return result
@@ -119,17 +129,21 @@ class AdasumReducer:
     def _fail(self, comm: Communicator, error: BaseException) -> None:
         """Report the failed step: fail the operations of this step that this rank has not submitted."""
         must_report = not isinstance(error, DeadlockError)  # after a deadlock nothing is pending on any rank
-        if self._check is not None:
+        for check in self._checks:
             if must_report:
-                self._check.fail(comm, error)
-            self._check.withdraw()
+                check.fail(comm, error)
+            check.withdraw()
         if must_report and not self._has_submitted:
             comm.fail(_STEP, error)
 
-    def spread_infinity(self, gradients: Sequence[torch.Tensor]) -> None:
+    def spread_infinity(self, gradients: Sequence[torch.Tensor], scale: Scale = math.inf) -> None:
         """If a rank has a gradient that is not finite, make all gradients infinite on all ranks.
 
         A gradient scaler then skips the step on all ranks, so that either all take part in the step or none.
+
+        Args:
+            gradients: of this rank.
+            scale: see `FiniteCheck.settle`.
         """
         comm = self._enter()
         if comm is None:
@@ -140,6 +154,10 @@ class AdasumReducer:
         flag = torch.tensor([int(is_bad)], dtype=torch.int32, device="cpu")
         operation = Allreduce([flag], Combination(Reduction.MAX), comm.members, f"allreduce.{comm.name}.infinity")
         (found,) = comm.engine.run(operation)
+        if found.item() and self._finite is not None:
+            self._finite.exchange(comm, self._tracked.entries)
+            self._finite.count_step()
+            self._finite.settle(scale)
         if found.item() and not is_bad:
             for part in values:
                 part.fill_(torch.inf)
@@ -151,12 +169,15 @@ class AdasumReducer:
                 if self._check is not None:
                     self._check.ask(comm)
                     self._check.finish(comm)
+                if self._finite is not None:
+                    self._finite.exchange(comm, self._tracked.entries)
+                    self._finite.settle()
                 combined = self._combine(comm, deltas)
                 comm.complete_step(self._index)
             except StepRevokedError:  # the step runs again
                 continue
-            if self._check is not None:
-                self._check.count_step()
+            for check in self._checks:
+                check.count_step()
             return combined
         self._complete_step_alone()
         return deltas
@@ -190,8 +211,8 @@ class AdasumReducer:
             self._generation = engine.generation
             if self._communicator is not None:
                 self._communicator = self._communicator.rebind()
-            if self._check is not None:
-                self._check.withdraw()
+            for check in self._checks:
+                check.withdraw()
         return self._communicator
 
     def _run(self, comm: Communicator, operation: Adasum) -> list[torch.Tensor]:

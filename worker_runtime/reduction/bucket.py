@@ -30,6 +30,19 @@ def find_dtype(parameter: torch.Tensor) -> torch.dtype:
     return dtype or parameter.dtype
 
 
+def find_values(entry: "Entry") -> torch.Tensor | None:
+    """The values of a parameter's present gradient, also of a sparse one; None without a gradient."""
+    gradient = entry.parameter.grad
+    if gradient is None:
+        return None
+    gradient = gradient.detach()
+    if gradient.layout is torch.sparse_coo:
+        return gradient._values()  # noqa: SLF001 - whether it is coalesced or not
+    if gradient.layout is not torch.strided:
+        return gradient.to_dense()
+    return gradient
+
+
 class Entry:
     """A parameter of the optimizer.
 
@@ -193,7 +206,13 @@ class Bucket(ABC, Generic[ContentsT]):
         contents.streams.add(torch.cuda.current_stream())
 
     def submit(
-        self, comm: Communicator, contents: ContentsT, *, at_once: bool = False, is_awaited: bool = False
+        self,
+        comm: Communicator,
+        contents: ContentsT,
+        *,
+        at_once: bool = False,
+        is_awaited: bool = False,
+        look: "Callable[[Bucket[Any], Contents[Any]], None] | None" = None,
     ) -> None:
         """Submit the operation, after all gradients were taken.
 
@@ -202,11 +221,14 @@ class Bucket(ABC, Generic[ContentsT]):
             contents: what the bucket has in this step.
             at_once: send the request immediately, as during backward.
             is_awaited: the caller waits for it next.
+            look: is called before the operation may change what is sent; None where nobody looks.
         """
         # The operation waits for the current stream.
         while contents.streams:
             torch.cuda.current_stream().wait_stream(contents.streams.pop())
         operation = self._make_operation(comm, contents, self.part.format(comm.name))
+        if look is not None:
+            look(self, contents)
         request = operation.request
         if request != self._plain or self._noted is None:
             note = ", ".join(part for part in (request.signature.note, self._note) if part)
@@ -248,6 +270,18 @@ class Bucket(ABC, Generic[ContentsT]):
         contents.ready.update(
             {entry: gradient._version for entry, gradient in local.items() if gradient is not None}  # noqa: SLF001 - torch has no public way
         )
+
+    def list_sent(self, contents: ContentsT) -> Sequence[torch.Tensor]:
+        """Tensors that together have all values that are about to be sent, before any compression of the user's."""
+        return [values for _, values in self.pair_sent(contents)]
+
+    def pair_sent(self, contents: ContentsT) -> Iterator[tuple[Entry, torch.Tensor]]:
+        """The same, for each parameter that has a gradient."""
+        del contents
+        for entry in self.entries:
+            values = find_values(entry)
+            if values is not None:
+                yield entry, values
 
     def copy_in(self, contents: ContentsT, entry: Entry) -> None:
         """Copy one complete gradient; only where `copies_each`."""

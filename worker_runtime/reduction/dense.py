@@ -19,7 +19,7 @@ The elements of a gradient are in the memory order of its parameter. So a parame
 ranks must use the same order; it is part of the description that they compare.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -327,6 +327,14 @@ class DenseBucket(Bucket[DenseContents]):
         if self._after != 1.0:
             for flat in self._open(contents).flats:
                 flat.mul_(self._after)
+
+    def list_sent(self, contents: DenseContents) -> Sequence[torch.Tensor]:
+        """The flat tensors; see `Bucket`."""
+        return self._open(contents).flats
+
+    def pair_sent(self, contents: DenseContents) -> Iterator[tuple[Entry, torch.Tensor]]:
+        """The parts of the flat tensors; see `Bucket`."""
+        return zip(self.entries, self._open(contents).views, strict=True)
 
     def _make_operation(self, comm: Communicator, contents: DenseContents, name: str) -> Operation[list[torch.Tensor]]:
         memory = self._open(contents)

@@ -38,8 +38,9 @@ from worker_runtime.errors import (
     SupersededError,
     UnfinishedStepError,
 )
-from worker_runtime.reduction.bucket import Bucket, Entry, Step
+from worker_runtime.reduction.bucket import Bucket, Contents, Entry, Step
 from worker_runtime.reduction.communicator import Communicator, complete_step_alone
+from worker_runtime.reduction.finite import FiniteCheck, Scale
 from worker_runtime.reduction.idle_gpu import IdleGpuWatch
 from worker_runtime.reduction.parameters import NamedParameters, TrackedParameters
 from worker_runtime.reduction.plan import (
@@ -72,6 +73,7 @@ class GradientReducer:
         find_set: returns the number of the process set in the present generation.
         label: distinguishes reducers; those of one label are matched by the order of their creation.
         check: compares the replicas in some steps; None for no check.
+        finite: looks at the gradients before they are reduced; None for no check.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class GradientReducer:
         find_set: Callable[[], int] = lambda: 0,
         label: str = "",
         check: ReplicaCheck | None = None,
+        finite: FiniteCheck | None = None,
     ) -> None:
         self._get_engine = get_engine
         self._settings = settings or Settings()
@@ -94,6 +97,9 @@ class GradientReducer:
         self._find_set = find_set
         self._label = label
         self._check = check
+        self._finite = finite
+        self._checks = [each for each in (check, finite) if each is not None]
+        self._look = None if finite is None else self._look_at
 
         self._lock = threading.RLock()  # backward runs in a thread for each device
         self._engine: Engine | None = None
@@ -198,8 +204,22 @@ class GradientReducer:
                     continue  # with the surviving ranks and the kept gradients
                 self._step.follows_reduced = self._has_reduced = True
                 return
+            if self._finite is not None:
+                self._finite.look_alone(self._tracked.entries, self._get_engine().rank)
             self._end_step()
             complete_step_alone(self._get_engine(), self._find_set)
+
+    def settle(self, scale: Scale = None) -> None:
+        """Before the optimizer uses the gradients: say which of the ranks' own ones were not finite.
+
+        Args:
+            scale: see `FiniteCheck.settle`.
+
+        Raises:
+            NotFiniteError: one was not, and the user wants an error.
+        """
+        if self._finite is not None:
+            self._finite.settle(scale)
 
     def discard(self) -> None:
         """Discard the gradients of this step; their values are undefined afterwards.
@@ -222,6 +242,8 @@ class GradientReducer:
                     try:
                         with self._completing(comm):
                             is_of_all = self._complete(comm, takes=False)
+                            if self._finite is not None:
+                                self._finite.drop(comm)
                     except StepRevokedError:
                         self._enter()
                         is_of_all = True
@@ -229,6 +251,8 @@ class GradientReducer:
                         self._begin_warm_up(-_WARM_UP_STEPS)
                 else:
                     self._steps_since_discard = -_WARM_UP_STEPS
+            if self._finite is not None:
+                self._finite.withdraw()
             self._end_step()
 
     @contextmanager
@@ -369,7 +393,7 @@ class GradientReducer:
                 bucket.take(contents)
                 with suppress(StepRevokedError):  # the next call enters the new generation
                     # For the last bucket the step is near, so the background thread need not wake.
-                    bucket.submit(comm, contents, at_once=True, is_awaited=is_last)
+                    bucket.submit(comm, contents, at_once=True, is_awaited=is_last, look=self._look)
                 step.latest = contents.handle
             elif step.latest is not None and step.latest.release is None:
                 comm.engine.progress()
@@ -394,8 +418,8 @@ class GradientReducer:
             if self._communicator is not None:
                 self._communicator = self._communicator.rebind()
             self._step = self._step.restart()
-            if self._check is not None:
-                self._check.withdraw()
+            for check in self._checks:
+                check.withdraw()
             self._begin_warm_up(0)
 
         return self._communicator
@@ -418,13 +442,13 @@ class GradientReducer:
                 self._extend(comm)
 
             self._complete(comm)
-            if self._check is not None:
-                self._check.finish(comm)
+            for check in self._checks:
+                check.finish(comm)
             step = self._step
             indices = (-1 if handle.release is None else handle.release.index for handle in step.handles.values())
             comm.complete_step(max(indices, default=-1))  # until then the local gradients may be needed again
-            if self._check is not None:
-                self._check.count_step()
+            for check in self._checks:
+                check.count_step()
             for bucket in self._buckets:
                 bucket.install(step.contents[bucket])
 
@@ -486,8 +510,8 @@ class GradientReducer:
             for handle in self._step.handles.values():
                 with suppress(Exception):  # the first failure is reported
                     comm.engine.wait(handle)  # so that no operation writes to gradients afterwards
-        if self._check is not None:
-            self._check.withdraw()
+        for check in self._checks:
+            check.withdraw()
         self._begin_warm_up(0)
         self._end_step()
 
@@ -503,6 +527,8 @@ class GradientReducer:
         if not self._is_overlapped and self._step.asked is None:
             comm.fail(PLAN, error)
         if self._is_overlapped or self._step.has_negotiated:
+            if self._finite is not None:
+                self._finite.fail(comm, error)
             submitted = self._step.handles
             for bucket in self._buckets:
                 if bucket not in submitted:
@@ -543,6 +569,8 @@ class GradientReducer:
         last = self._submit_rest(comm, takes=takes)
         if last is None:
             return True
+        if self._finite is not None:
+            self._finite.ask(comm, self._tracked.entries)
         comm.engine.await_response(last)  # first: this sends its request now, so that it runs beside the others
 
         failures = []
@@ -555,6 +583,17 @@ class GradientReducer:
             raise failures[0]
         return last.release is None or not last.release.joined
 
+    def _look_at(self, bucket: Bucket[Any], contents: Contents[Any]) -> None:
+        """Before a bucket is submitted: look whether its gradients are finite, and tell the others with the last one.
+
+        The request then goes out together with that of the bucket.
+        """
+        if self._finite is None or self._communicator is None:
+            return
+        self._finite.look(bucket, contents)
+        if len(self._step.handles) == len(self._buckets) - 1:
+            self._finite.ask(self._communicator, self._tracked.entries)
+
     def _submit_rest(self, comm: Communicator, *, takes: bool) -> Handle[Any] | None:
         """Submit the buckets that were not submitted during backward; return the handle of the last one."""
         last = None
@@ -563,7 +602,9 @@ class GradientReducer:
             if contents.handle is None:
                 if takes:
                     bucket.take(contents)
-                bucket.submit(comm, contents, is_awaited=bucket is self._buckets[-1])
+                bucket.submit(
+                    comm, contents, is_awaited=bucket is self._buckets[-1], look=self._look if takes else None
+                )
             last = contents.handle
         return last
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 with own_packages():
     from rendezvous.bootstrap import (
         BACKEND,
+        CHECK_NAN,
         CHECK_REPLICAS,
         CHECKPOINT,
         INCARNATION,
@@ -76,6 +77,7 @@ with own_packages():
 __all__ = [
     "BACKEND",
     "CHECKPOINT",
+    "CHECK_NAN",
     "CHECK_REPLICAS",
     "DEFAULT_LEASE_SECONDS",
     "DESCRIPTORS",

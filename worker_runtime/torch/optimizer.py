@@ -17,6 +17,7 @@ from worker_runtime.errors import WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.adasum import AdasumReducer
+from worker_runtime.reduction.finite import make_finite_check
 from worker_runtime.reduction.parameters import NamedParameters
 from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
 from worker_runtime.reduction.settings import Compressor, check_compression, read_predivide
@@ -145,7 +146,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
 
     check = _make_check(plain, list_own, reduction)
     if reduction is Reduction.ADASUM:
-        adasum = AdasumReducer(list_own, lambda: RUNTIME.engine, find_set, own, check)
+        adasum = AdasumReducer(
+            list_own, lambda: RUNTIME.engine, find_set, own, check, finite=make_finite_check(os.environ, waits=True)
+        )
         return make_proxy(AdasumOptimizer, plain, __name__, _reducer=adasum, _passes=passes, **attributes)
     wire_dtype = next((dtype for known, dtype in _WIRE_DTYPES if known is compression), None)
     settings = Settings(
@@ -162,6 +165,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
         groups=chosen_groups,
         find_set=find_set,
         check=check,
+        finite=make_finite_check(os.environ),
     )
     flags = {"_is_synchronized": False, "_is_unscaled": False, "_skips_synchronize": False}
     return make_proxy(AllreduceOptimizer, plain, __name__, _reducer=reducer, **flags, **attributes)

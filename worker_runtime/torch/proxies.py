@@ -5,6 +5,7 @@ a subclass of the optimizer's class, so that `isinstance` and LR schedulers acce
 proxy's own are read from and written to the wrapped optimizer.
 """
 
+import math
 import operator
 import sys
 import warnings
@@ -73,7 +74,7 @@ class OptimizerProxy:
         if name.startswith("__") or name in type(self)._OWN:  # noqa: SLF001 - this class's
             return object.__getattribute__(self, name)
         if name == "param_groups" and sys._getframe(1).f_code.co_name == _UNSCALING:  # noqa: SLF001 - see _UNSCALING
-            self._prepare_unscaling()
+            self._prepare_unscaling(sys._getframe(1).f_locals.get("self"))  # noqa: SLF001 - see _UNSCALING
         return getattr(self._optimizer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -116,7 +117,7 @@ class OptimizerProxy:
         return list_parameters(self._optimizer, self._names)
 
     @abstractmethod
-    def _prepare_unscaling(self) -> None:
+    def _prepare_unscaling(self, scaler: object) -> None:
         """Prepare for a gradient scaler's check for infinities, so that it finds the same on all ranks."""
 
 
@@ -165,11 +166,13 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
             self._is_synchronized = self._is_unscaled = False
             return self._optimizer.step(lambda: self._average_inside(closure))
         if self._skips_synchronize:
+            self._reducer.settle()
             return self._optimizer.step()
         if self._is_unscaled and self._reducer.are_all_reduced():
             self._is_unscaled = False
             return self._optimizer.step()
         self._average_gradients()
+        self._reducer.settle()
         return self._optimizer.step()
 
     @untraced
@@ -208,12 +211,12 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
         self._reducer.discard()
         self._optimizer.load_state_dict(state_dict)
 
-    def _prepare_unscaling(self) -> None:
+    def _prepare_unscaling(self, scaler: object) -> None:
         """Average, unless the user already has."""
-        if self._skips_synchronize or (self._is_synchronized and self._reducer.are_all_reduced()):
-            return
-        self._reducer.synchronize()
-        self._is_synchronized, self._is_unscaled = False, True
+        if not self._skips_synchronize and not (self._is_synchronized and self._reducer.are_all_reduced()):
+            self._reducer.synchronize()
+            self._is_synchronized, self._is_unscaled = False, True
+        self._reducer.settle(_find_scale(scaler))
 
     def _average_gradients(self) -> None:
         if self._is_synchronized and self._reducer.is_reduced:
@@ -231,6 +234,7 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
             mine = _read_loss(loss)
         if not self._skips_synchronize:
             self._average_gradients()
+            self._reducer.settle()
         # Also without a loss: ranks of which only some have one must not part.
         average = self._reducer.average(mine, "no loss" if loss is None else "")
         if loss is None:
@@ -303,10 +307,18 @@ class AdasumOptimizer(OptimizerProxy, is_ours=True):
         """Load the optimizer's state."""
         self._optimizer.load_state_dict(state_dict)
 
-    def _prepare_unscaling(self) -> None:
+    def _prepare_unscaling(self, scaler: object) -> None:
         """Make all ranks find an infinity where one rank has one, so that all skip the step."""
         gradients = [parameter.grad for _, parameter in self._list_parameters() if parameter.grad is not None]
-        self._reducer.spread_infinity(gradients)
+        self._reducer.spread_infinity(gradients, _find_scale(scaler))
+
+
+def _find_scale(scaler: object) -> torch.Tensor | float:
+    """By what a gradient scaler has multiplied the loss; infinity where it does not say."""
+    scale = getattr(scaler, "_scale", None)
+    if isinstance(scale, torch.Tensor):
+        return scale
+    return math.inf
 
 
 def _read_loss(loss: object) -> torch.Tensor:

@@ -10,7 +10,13 @@ OWN = {b"HOME": b"/home/user", b"LATIN": b"\xe9", b"HVD_JOB": b"around", b"HVD_S
 
 DEFAULTS = {b"PYTHONFAULTHANDLER": b"1", b"PYTHONUNBUFFERED": b"1"}
 ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
-CHOSEN = {b"OMP_NUM_THREADS": b"8", b"HVD_CHECK_REPLICAS": b"2", b"PYTHONFAULTHANDLER": b"", b"PYTHONUNBUFFERED": b""}
+CHOSEN = {
+    b"OMP_NUM_THREADS": b"8",
+    b"HVD_CHECK_REPLICAS": b"2",
+    b"HVD_CHECK_NAN": b"1",
+    b"PYTHONFAULTHANDLER": b"",
+    b"PYTHONUNBUFFERED": b"",
+}
 LEADS = {b"PATH": b"/bin", b"PYTHONPATH": b"/src", b"CONDA_PREFIX": b"/conda"}
 
 

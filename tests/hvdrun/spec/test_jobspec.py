@@ -48,6 +48,8 @@ def test_a_job_that_is_shown_does_not_show_the_variables_that_it_forwards() -> N
 def test_a_backend_a_folder_of_checkpoints_and_a_check_reach_all_workers_whatever_else_was_forwarded() -> None:
     assert not {b"HVD_BACKEND", b"HVD_CHECKPOINT"} & SPEC.variables.keys()
     spec = with_fields(SPEC, backend=Backend.UCC, checkpoint=Path("/shared/run 1"), forwarded={b"HVD_BACKEND": b"nccl"})
+    asked: tuple[dict[str, bool], ...] = ({}, {"check_nan": True}, {"check_nan": True, "nan_is_error": True})
+    assert [with_fields(SPEC, **each).variables.get(b"HVD_CHECK_NAN") for each in asked] == [None, b"1", b"error"]
     assert with_fields(SPEC, check_replicas=100).variables[b"HVD_CHECK_REPLICAS"] == b"100"
     assert (spec.variables[b"HVD_BACKEND"], spec.variables[b"HVD_CHECKPOINT"]) == (b"ucc", b"/shared/run 1")
 

@@ -25,6 +25,7 @@ def make_reducer(parameters: list[torch.Tensor], engine: ThreadEngine, **setting
     process_set = settings.pop("process_set", 0)
     interval = settings.pop("interval", 0)
     check = settings.pop("check", None)
+    finite = settings.pop("finite", None)
 
     def list_named() -> list[tuple[str, torch.Tensor]]:
         return [(f"p{index}", parameter) for index, parameter in enumerate(parameters)]
@@ -37,6 +38,7 @@ def make_reducer(parameters: list[torch.Tensor], engine: ThreadEngine, **setting
         groups=groups,
         find_set=lambda: process_set,
         check=ReplicaCheck(list_named, interval) if interval else check,
+        finite=finite,
     )
 
 
