@@ -9,7 +9,8 @@ whose gradient in a step is a view of the array. The reducer does everything els
 process sets, groups, compression, and changes of the generation.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
@@ -33,7 +34,9 @@ from worker_runtime.mxnet.compression import Compression, TensorCompressor
 from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.bucket import Entry
+from worker_runtime.reduction.finite import make_finite_check
 from worker_runtime.reduction.reducer import PlanInputs
+from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
 from worker_runtime.reduction.settings import Compressor
 
 
@@ -86,12 +89,23 @@ class ArrayReducer:
         process_set: the ranks. Other ranks may call `reduce` too, and keep their gradients.
         group_count: the number of groups in which gradients are reduced together; 0 for buckets by size.
         label: distinguishes reducers; those of one label are matched by the order of their creation.
+        list_weights: returns this rank's weights that are to be compared with the other ranks', with names for people.
+        show: makes what a person reads of a gradient's name.
 
     Raises:
         HorovodInternalError: Horovod has not been initialized.
     """
 
-    def __init__(self, settings: Settings, process_set: ProcessSet, group_count: int = 0, label: str = "") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        process_set: ProcessSet,
+        group_count: int = 0,
+        label: str = "",
+        *,
+        list_weights: Callable[[], Sequence[tuple[str, mx.nd.NDArray]]] = list,
+        show: Callable[[str], str] = str,
+    ) -> None:
         self._group_count = group_count
         self._stand_ins: dict[str, _StandIn] = {}
         self._named: list[tuple[str, torch.Tensor]] = []
@@ -104,6 +118,8 @@ class ArrayReducer:
             groups=self._groups,
             find_set=lambda: adopt(process_set).find_number("DistributedOptimizer"),
             label=label,
+            check=_make_check(list_weights),
+            finite=make_finite_check(os.environ, show=show),
         )
 
     @raises_mxnet_errors
@@ -127,6 +143,17 @@ class ArrayReducer:
         self._reduce(self._enter([(name, home) for (name, _), home in zip(gradients, homes, strict=True)]))
         for home, array in zip(homes, arrays, strict=True):
             copy_back(home, array)
+
+    def settle(self, scale: float | None) -> None:
+        """After `reduce`: say which of the ranks' own gradients were not finite, and raise where the user wants it.
+
+        Args:
+            scale: of a scaled loss; None without one.
+
+        Raises:
+            NotFiniteError: one was not, and the user wants an error.
+        """
+        self._reducer.settle(scale)
 
     def preparing(self) -> AbstractContextManager[None]:
         """A context in which gradients are computed for `reduce`: its error makes the other ranks' step fail too."""
@@ -233,6 +260,14 @@ def make_settings(predivide_factor: float, compression: Compressor = Compression
         compressor=TensorCompressor(compression) if is_own else None,
         in_place=True,
     )
+
+
+def _make_check(list_weights: Callable[[], Sequence[tuple[str, mx.nd.NDArray]]]) -> ReplicaCheck | None:
+    """The comparison of the ranks' weights, where the user wants it."""
+    interval = read_interval(os.environ)
+    if not interval:
+        return None
+    return ReplicaCheck(lambda: [(name, view_for_reading(array)) for name, array in list_weights()], interval)
 
 
 def is_alone(process_set: ProcessSet) -> bool:

@@ -143,14 +143,21 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
             reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
         for total, grad in zip(totals, grads, strict=True):
             fill_parts(total, [grad])
+        reducer.settle(None)
 
     def _find_reducer(self, key: str) -> ArrayReducer:
         """The reducer of the weights that begin with this one; each step updates the same ones together."""
         reducers: dict[str, ArrayReducer] = self._reducers
         if key not in reducers:
             settings = make_settings(self._gradient_predivide_factor)
-            reducers[key] = ArrayReducer(settings, self._process_set, self._num_groups)
+            reducers[key] = ArrayReducer(settings, self._process_set, self._num_groups, show=self._show_name)
         return reducers[key]
+
+    def _show_name(self, index: str) -> str:
+        """The weight's own name in place of its index, where the optimizer knows it."""
+        number = int(index) if index.isdecimal() else index
+        parameter = self._optimizer.param_dict.get(number)
+        return str(getattr(parameter, "name", self._optimizer.idx2name.get(number, index)))
 
     def _update_wrapped(self, method: str, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Call the wrapped optimizer's method, with as many weights at a time as it supports."""

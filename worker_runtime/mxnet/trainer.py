@@ -9,6 +9,7 @@ import mxnet as mx
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.mxnet.arrays import fill_parts, sum_parts
 from worker_runtime.mxnet.compression import Compression
+from worker_runtime.mxnet.deferred import list_arrays
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.mxnet.optimizer import DistributedOptimizer, unwrap
 from worker_runtime.reduction.settings import Compressor, check_compression, read_group_count, read_predivide
@@ -132,7 +133,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             listed = params.values()
         self._forward_order = [self._param2idx[parameter.name] for parameter in listed]
         settings = make_settings(self._gradient_predivide_factor, compression)
-        self._reducer = ArrayReducer(settings, process_set, num_groups, self._prefix)
+        self._reducer = ArrayReducer(
+            settings, process_set, num_groups, self._prefix, list_weights=self._list_weights, show=self._show_name
+        )
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Average the gradients and update the parameters; see the class.
@@ -211,6 +214,17 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
                 self._reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
         for total, each in zip(totals, parts, strict=True):
             fill_parts(total, each)
+        scaler = getattr(self, "_amp_loss_scaler", None)
+        self._reducer.settle(None if scaler is None else scaler.loss_scale)
+
+    def _list_weights(self) -> list[tuple[str, mx.nd.NDArray]]:
+        """The weights that are initialized, each on its first context."""
+        return [(parameter.name, data[0]) for parameter in self._params if (data := list_arrays(parameter))]
+
+    def _show_name(self, name: str) -> str:
+        """The parameter's own name in place of its index."""
+        index = name.removeprefix(self._prefix)
+        return str(self._params[int(index)].name)
 
     def _share_freshness(self, names: Sequence[str], parameters: Sequence[mx.gluon.Parameter]) -> None:
         """Exchange which gradients are new. A gradient that is stale here and new on another rank becomes zeros.
