@@ -32,8 +32,8 @@ help:
 	@echo "              features of test_recovery.py, 100 random faults of hosts, 60 in one job of half an hour, 60"
 	@echo "              stop notices for hosts in another,"
 	@echo "              100,000 random histories of the core, 400 random programs of collectives, 10,000 random"
-	@echo "              trainings, 200 elastic trainings of MXNet with random losses, half an hour of healthy ranks that"
-	@echo "              keep others waiting, and a Gluon training on four ranks"
+	@echo "              trainings, 1,000 random corruptions of one, 200 elastic trainings of MXNet with random losses, half"
+	@echo "              an hour of healthy ranks that keep others waiting, and a Gluon training on four ranks"
 	@echo "make gpu      run every test that needs a GPU, and print one page of what it found; without one it says 0 run"
 	@echo "make bench    measure, beside torchrun, DDP, gloo, MXNet alone, and Horovod where it is installed"
 	@echo "make docs     build the documentation into build/site, which opens in a browser from the disk"
@@ -66,6 +66,8 @@ soak: setup
 	HVDRUN_SOAK_PROGRAMS=400 HVDRUN_SOAK_CYCLES=200 HVDRUN_SOAK_IDLE_SECONDS=30 $(BIN)/pytest \
 	  tests/worker_runtime/test_random_collectives.py tests/system/test_collectives.py --timeout=3600
 	HVDRUN_SOAK_TRAININGS=10000 $(BIN)/pytest tests/worker_runtime/test_random_trainings.py -o faulthandler_timeout=0
+	HVDRUN_SOAK_CORRUPTIONS=1000 HVDRUN_SOAK_STEPS=100000 $(BIN)/pytest tests/worker_runtime/test_random_corruptions.py \
+	  --timeout=3600
 	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/hosts/test_random_faults.py --timeout=3600
 	HVDRUN_SOAK_FAULTS=60 $(BIN)/pytest tests/system/hosts/test_endurance.py -o faulthandler_timeout=0
 	HVDRUN_SOAK_RUNS=200 HVDRUN_SOAK_GENERATIONS=200 $(BIN)/pytest tests/system/test_random_recoveries.py \
