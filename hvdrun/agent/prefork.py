@@ -102,7 +102,7 @@ class Forkserver:
 
     @property
     def was_ready(self) -> bool:
-        """It could fork, at least before it ended."""
+        """Whether the forkserver could fork, at least before it ended."""
         return self._ready.done() and self._ready.result() == ""
 
     async def fork(

@@ -124,7 +124,7 @@ class Tail:
             self._last.append(Line(next(self._numbers), _cut(line)))
 
     def list_lines(self) -> Iterator[Line]:
-        """They, in the order in which they came."""
+        """The last lines and the last traceback, in the order in which they came."""
         shown = _leave_out_noise(list(self._last))[-TAIL_LINES:]
         if shown:
             since = len(self._last) - self._last.index(shown[0])

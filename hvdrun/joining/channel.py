@@ -55,7 +55,7 @@ class Channel(asyncio.StreamReaderProtocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended; the reader gets an end of file, whatever the cause."""
+        """The connection has ended; the reader gets an end of file, whatever the cause."""
         super().connection_lost(None)
         if self._flow is not None:
             self._flow.connection_lost(exc)

@@ -1,4 +1,4 @@
-"""Both ends of a probe: one host listens on each of its addresses, another connects and asks which host it has reached.
+"""A probe: one host listens on each of its addresses, another connects and asks which host it has reached.
 
 An address alone proves nothing: 172.17.0.1 (docker0) exists on every host, and each reaches its own. So the prober asks
 for one host at one address and port, and proves that it knows the token of the connectivity check. Only the listener at

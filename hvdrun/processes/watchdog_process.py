@@ -102,7 +102,7 @@ class ProcessTree:
             self._seen = before | seen
 
     def find(self) -> list[Process]:
-        """Its live members and their descendants, without this process.
+        """The job's live members and their descendants, without this process.
 
         The oldest come first: a shell whose child is killed first would continue with its next command. A process that
         was only seen below the agent is no member while the agent lives: the agent has just closed the pipe then.

@@ -278,7 +278,7 @@ def hide_own_frames(info: pytest.ExceptionInfo[BaseException]) -> Any:
 
 
 def can_be_pickled(value: object) -> bool:
-    """It can be pickled, and unpickled."""
+    """Whether the value can be pickled, and unpickled."""
     try:
         cloudpickle.loads(cloudpickle.dumps(value))
     except Exception:  # noqa: BLE001 - the object's own code may raise anything

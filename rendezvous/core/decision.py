@@ -99,7 +99,7 @@ def _is_committed(survivors: Survivors, operation: PendingOperation) -> bool:
 
 
 def _is_passed(survivors: Survivors, rank: int, operation: PendingOperation) -> bool:
-    """It is a barrier that some rank has passed: all had reached it."""
+    """Whether the operation is a barrier that some rank has passed: all had reached it."""
     return operation.name.startswith(BARRIER) and survivors.is_completed_elsewhere(rank, operation)
 
 
@@ -241,7 +241,7 @@ def _add_newcomers(situation: Situation, decision: RecoveryDecision) -> Answer:
 
 
 def can_restore(report: Report) -> bool:
-    """It has a state to restore, or has done nothing that it would have to undo."""
+    """Whether the worker has a state to restore, or has done nothing that it would have to undo."""
     is_untouched = report.reason is JoinReason.CONTINUE and not (report.pending or report.completed)
     return report.has_state or report.reason is JoinReason.FORM or is_untouched
 

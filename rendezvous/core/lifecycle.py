@@ -130,7 +130,7 @@ class WorkerRecord:
 
     @property
     def can_restore(self) -> bool:
-        """It has a state to restore, or has done nothing that it would have to undo."""
+        """Whether the worker has a state to restore, or has done nothing that it would have to undo."""
         return self.has_state or (self.report is not None and can_restore(self.report))
 
     def wait(self, report: Report) -> Self:

@@ -194,7 +194,7 @@ class Survivors:
         return self._lost[number]
 
     def is_everybody(self, ranks: Ranks) -> bool:
-        """It is the global set, which continues with the survivors."""
+        """Whether these ranks are the global set, which continues with the survivors."""
         return len(ranks) == self.size
 
     def find_round(self, rank: int, ranks: Ranks) -> int:

@@ -155,7 +155,7 @@ class FrameReader:
 
 
 class _Codec(NamedTuple):
-    """Both directions of one kind of message."""
+    """How one kind of message is encoded, and decoded."""
 
     message: type[Message]
     encode: Convert
@@ -163,7 +163,7 @@ class _Codec(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """Both directions of one field; whether a message can lack it, and its default then."""
+    """How one field is encoded, and decoded; whether a message can lack it, and its default then."""
 
     name: str
     encode: Convert

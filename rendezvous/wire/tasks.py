@@ -42,7 +42,7 @@ class Task(Protocol):
         """Counted from 1, growing."""
 
     def pieces(self) -> Iterator[bytes]:
-        """Its bytes, in pieces of at most PIECE_BYTES; each call starts from the first."""
+        """The bytes of the function, in pieces of at most PIECE_BYTES; each call starts from the first."""
 
 
 class TaskDispatcher(Protocol):

@@ -223,7 +223,7 @@ def run_tests(report: Report, command: Sequence[str], limit_seconds: float = TES
 
 
 def describe_machine() -> dict[str, str]:
-    """Its GPUs, their driver, and what torch was built with."""
+    """The machine's GPUs, their driver, and what torch was built with."""
     import torch  # noqa: PLC0415 - takes seconds, and the tests of this file need none
     import torch.distributed as dist  # noqa: PLC0415 - takes seconds, and the tests of this file need none
 

@@ -53,7 +53,7 @@ def test_each_python_has_its_numpy(version: str) -> None:
 
 @needs_mxnet
 def test_beside_another_build_of_mxnet_all_is_brought_but_mxnet() -> None:
-    """One that is installed as mxnet-cu112, say: pip knows it by that name alone."""
+    """A build that is installed as mxnet-cu112, for example: pip knows it by that name alone."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     texts = [*project["dependencies"], *project["optional-dependencies"]["mxnet-deps"]]
     named = {canonicalize_name(Requirement(text).name) for text in texts}

@@ -43,16 +43,16 @@ class PlayedAgent:
 
     @property
     def is_open(self) -> bool:
-        """It was started, and was not closed."""
+        """Whether the agent was started, and was not closed."""
         return "opened" in self.story and "closed" not in self.story
 
     @property
     def is_abandoned(self) -> bool:
-        """It was given up."""
+        """Whether the launcher has given the agent up."""
         return "abandoned" in self.story
 
     def end(self) -> None:
-        """It ends."""
+        """Let the agent end."""
         self.outbox.put_nowait(None)
 
     async def open(self) -> None:

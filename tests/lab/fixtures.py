@@ -35,7 +35,7 @@ class Labs:
         self._unused: list[Lab] = []
 
     def take(self, wanted: Lab) -> Lab:
-        """One that is like this one, which has not been built, or this one itself."""
+        """A lab that is built like the wanted one, which has not been built; else the wanted one itself."""
         for lab in self._unused:
             if lab.is_like(wanted):
                 self._unused.remove(lab)

@@ -183,7 +183,7 @@ class Host:
 
     @property
     def is_up(self) -> bool:
-        """It has not been destroyed."""
+        """Whether the host has not been destroyed."""
         return not select.select([self._descriptor], [], [], 0)[0]
 
     def wait(self, limit_seconds: float = LIMIT_SECONDS) -> None:

@@ -123,7 +123,7 @@ class Lab:
         return (self._numbers, self._launcher) == (other._numbers, other._launcher)
 
     def is_new(self) -> bool:
-        """It is as it was when it had been built; what is in `shared` does not count."""
+        """Whether the lab is as it was when it had been built; what is in `shared` does not count."""
         return self._describe() == self._new
 
     def part(self, one: str, other: str) -> None:

@@ -26,7 +26,7 @@ STATUS = ("Sig", "Shd", "Cap", "Cpus_allowed_list", "Umask", "Threads", "NoNewPr
 
 
 def name(thing: object) -> str:
-    """Its repr, without its address."""
+    """The repr of an object, without its address."""
     return repr(thing).partition(" at 0x")[0]
 
 

@@ -92,7 +92,7 @@ class Running:
 
     @property
     def is_running(self) -> bool:
-        """Its end has not been seen."""
+        """Whether the end of hvdrun has not been seen."""
         return self._process.poll() is None
 
     def send(self, number: signal.Signals) -> None:

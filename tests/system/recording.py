@@ -69,7 +69,7 @@ class Recording:
         return entries
 
     def list_steps(self) -> list[Step]:
-        """Those that count: an entry makes again whatever comes after its first step. None is missing."""
+        """The steps that count: an entry repeats whatever comes after its first step. No step is missing."""
         batches = [note for note in self.notes if note["what"] == "batch"]
         steps: dict[int, Step] = {}
         for entry in self.list_entries():

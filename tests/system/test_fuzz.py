@@ -33,7 +33,7 @@ def few_files() -> Iterator[None]:
 
 
 def is_worker(process: LeftProcess) -> bool:
-    """It runs the script."""
+    """Whether the process runs the script."""
     return process.command.endswith("python train.py") and "hvdrun" not in process.command
 
 

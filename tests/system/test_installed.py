@@ -41,7 +41,7 @@ def find_python(version: str) -> str | None:
 
 
 def can_make_environments(python: str) -> bool:
-    """It starts, and has venv."""
+    """Whether this Python starts, and has venv."""
     return subprocess.run([python, "-m", "venv", "--help"], capture_output=True, check=False).returncode == 0
 
 

@@ -65,7 +65,7 @@ def count_steps(hvdrun: Launcher) -> list[int]:
 
 
 def have_made(hvdrun: Launcher, before: list[int], steps: int) -> Callable[[], bool]:
-    """Both ranks have made so many steps since."""
+    """Whether each of the two ranks has made so many steps since `before`."""
     return lambda: all(now >= then + steps for now, then in zip(count_steps(hvdrun), before, strict=True))
 
 

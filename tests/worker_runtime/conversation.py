@@ -1,4 +1,4 @@
-"""Both ends of a conversation with the sequencer, on one socket pair: a test plays the sequencer."""
+"""The two ends of a conversation with the sequencer, on one socket pair: a test plays the sequencer."""
 
 import socket
 import threading
@@ -29,15 +29,15 @@ class Echo(Operation[bytes]):
 
     @property
     def payload(self) -> bytes:
-        """Those it sends."""
+        """The data that the operation sends."""
         return self._data
 
     def start(self, *_: object) -> tuple[()]:
-        """Its data travel as payload."""
+        """The operation's data travel as payload, so nothing is started."""
         raise AssertionError("it is never called")
 
     def finish(self, release: Release, payload: memoryview) -> bytes:
-        """Those of the response."""
+        """The data of the response."""
         del release
         return bytes(payload)
 

@@ -54,7 +54,7 @@ class Server:
         self._numbers = count()
 
     def hear(self) -> Message:
-        """Its next message."""
+        """The forkserver's next message."""
         head = self.agent.recv(LENGTH.size, socket.MSG_WAITALL)
         return decode(self.agent.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
 

@@ -70,7 +70,7 @@ class ThreadHandle:
         engine.awaits = None
 
     def wait(self) -> Any:
-        """Its result, or its failure."""
+        """The operation's result; raises its failure."""
         self.await_response()
         if self.failure is not None:
             raise self.failure

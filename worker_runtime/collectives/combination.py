@@ -53,7 +53,7 @@ class Combination(_Parts):
 
     @property
     def factors(self) -> tuple[float, float]:
-        """Both factors."""
+        """The factor before the reduction and the factor after it."""
         return self[1:]
 
 

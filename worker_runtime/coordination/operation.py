@@ -79,7 +79,7 @@ class Operation(ABC, Generic[ResultT_co]):
 
     @property
     def title(self) -> str:
-        """Its name in messages, for example "allreduce 'loss'"."""
+        """The operation's name in messages, for example "allreduce 'loss'"."""
         return make_title(self.request.name)
 
     @property

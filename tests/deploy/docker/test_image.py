@@ -113,7 +113,7 @@ def start(image: Path, folder: Path, *command: str, host: str = "") -> subproces
 
 
 def finish(container: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit code, and what it has printed."""
+    """The exit code of a container, and what it has printed."""
     with container:
         try:
             out, err = container.communicate(timeout=120)
@@ -147,7 +147,7 @@ def place() -> Iterator[str]:
 
 @pytest.mark.sample
 def test_the_containers_of_compose_train(image: Path, job: Path, place: str, *, rewrite: bool) -> None:
-    """Its commands, with one network and one volume for all; Compose writes the container before each line."""
+    """The commands of compose.yaml, with one network and one volume; Compose writes the container before each line."""
     volume = job / "volume"
     volume.mkdir()
     os.chown(volume, 1000, 1000)

@@ -36,7 +36,7 @@ class Pod:
 
     @property
     def containers(self) -> list[Document]:
-        """Its containers."""
+        """The containers of the pod."""
         containers: list[Document] = self.spec["containers"]
         return containers
 

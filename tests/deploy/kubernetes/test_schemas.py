@@ -119,7 +119,7 @@ def test_a_field_that_kubernetes_does_not_know_is_found() -> None:
 
 @needs_schemas
 def test_jobset_takes_the_elastic_job_and_loses_nothing_of_it() -> None:
-    """Its models drop what they do not know."""
+    """The models of JobSet drop fields that they do not know."""
     name = "kubeflow_trainer_api.models.jobset_v1alpha2_job_set"
     model = importlib.import_module(name).JobsetV1alpha2JobSet
     (jobset,) = (document for document in render(ELASTIC) if document["kind"] == "JobSet")

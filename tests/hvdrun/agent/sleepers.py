@@ -50,7 +50,7 @@ def hiding() -> Iterator[tuple[subprocess.Popen[bytes], list[Process]]]:
 
 
 def sheds(process: Process) -> bool:
-    """It has not inherited the environment."""
+    """Whether the process has not inherited the environment."""
     return b"PATH=" not in Path(f"/proc/{process.pid}/environ").read_bytes()
 
 

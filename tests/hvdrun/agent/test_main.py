@@ -145,7 +145,7 @@ class Conversation:
         self._orders.flush()
 
     def receive(self) -> AgentMessage:
-        """Its next message."""
+        """The agent's next message."""
         while not self._messages:
             chunk = self._output.read1()
             assert chunk, "the agent has ended"

@@ -68,7 +68,7 @@ class Room:
         return int(path.read_text()) if path.exists() and path.read_text() else None
 
     async def started(self, name: str) -> int:
-        """Its pid, once it lives."""
+        """The pid of the worker of this name, once it lives."""
         await happen(lambda: self.find(name) is not None, f"the start of {name}")
         pid = self.find(name)
         assert pid is not None

@@ -10,7 +10,7 @@ from rendezvous.wire.orders import OutputStream
 
 
 class Screen:
-    """Both ends; files, since a bare descriptor closed twice may belong to another file by then."""
+    """The two ends of a terminal; files, since a bare descriptor closed twice may belong to another file by then."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self.reader = os.fdopen(reading, "rb")

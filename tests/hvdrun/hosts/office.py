@@ -56,7 +56,7 @@ class Office:
         self.hosts.serve(self._server, self.config)
 
     def let_start(self, *hosts: str) -> None:
-        """Their agents start."""
+        """Let the agents of these hosts start."""
         for host in hosts:
             self.agents[host][-1].may_start.set()
 

@@ -26,7 +26,7 @@ FOREIGN = "192.0.2.1"  # reserved for documentation (RFC 5737)
 
 
 def own_address() -> str | None:
-    """One that is not the loopback's."""
+    """An address of this machine that is not the loopback's."""
     addresses = (
         entry.address
         for entries in psutil.net_if_addrs().values()

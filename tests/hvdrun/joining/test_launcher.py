@@ -115,7 +115,7 @@ class PlayedRoster(Roster):
         return self.present
 
     async def change(self, *present: Host) -> None:
-        """These have an agent from now on; lets the job hear of it."""
+        """From now on these hosts have an agent; the job hears of it."""
         self.present = present
         self._note_change()
         for _ in range(5):

@@ -48,11 +48,11 @@ class Agent:
 
     @property
     def ended(self) -> bool:
-        """It runs no more."""
+        """Whether the agent has ended."""
         return self.running is not None and self.running.done()
 
     async def end(self) -> int:
-        """Its exit code."""
+        """Wait for the agent's end, and return its exit code."""
         assert self.running is not None
         return await self.running
 

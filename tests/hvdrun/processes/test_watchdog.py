@@ -91,7 +91,7 @@ def client(folder: Path) -> Iterator[Watchdog]:
 
 
 def find_watchdog(client: Watchdog) -> int:
-    """Its pid; also a check that it runs."""
+    """The watchdog's pid; also a check that the watchdog runs."""
     assert client._process is not None
     pid = client._process.pid
     assert client.owns(pid)

@@ -27,7 +27,7 @@ def python(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def site(python: Path) -> Path:
-    """Its site-packages, where hvdrun is installed."""
+    """The site-packages of this Python, where hvdrun is installed."""
     (folder,) = (python.parent.parent / "lib").glob("python*/site-packages")
     (folder / "hvdrun-itself.pth").write_text(f"{ROOT}\n", encoding="utf-8")
     return folder

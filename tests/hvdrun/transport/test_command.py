@@ -145,7 +145,7 @@ async def test_a_command_that_stays_silent_is_given_up_and_leaves_nothing(tmp_pa
 
 @in_loop
 async def test_a_chatty_command_holds_nothing_up(tmp_path: Path) -> None:
-    """It fills standard error, and says much before the agent does."""
+    """The command fills standard error, and prints much before the agent does."""
     program = 'head -c 3000000 /dev/zero >&2; head -c 3000000 /dev/zero; exec "$@"\n'
     way = write_script(tmp_path / "way", f"#!/bin/sh\n{program}").python
     transport = make(RemoteAgent(sys.executable), way)

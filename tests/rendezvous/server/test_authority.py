@@ -53,7 +53,7 @@ async def test_a_hosts_certificate_is_not_valid_for_another_host() -> None:
 
 
 def mix(authority: Credential, keys: Credential) -> Credential:
-    """One who believes the first one's authority, and shows the second one's certificate."""
+    """A credential that trusts the authority of `authority`, and shows the certificate of `keys`."""
     return Credential(authority.authority, keys.certificate, keys.private_key)
 
 

@@ -73,7 +73,7 @@ class Endurance:
         wait_until(lambda: len(self._find_training(began, WORKERS)) == WORKERS, limit_seconds=LIMIT_SECONDS)
 
     def list_workers(self) -> list[tuple[str, HostProcess]]:
-        """Those who train now, with their hosts."""
+        """The workers that train now, with their hosts."""
         names = self._find_training(time.monotonic() - _RECENT_SECONDS)
         return [
             (host.name, process)

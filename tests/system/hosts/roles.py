@@ -13,7 +13,7 @@ def find_agents(host: Host) -> list[HostProcess]:
 
 
 def find_watchdogs(host: Host) -> list[HostProcess]:
-    """Their watchdogs."""
+    """The watchdogs of the agents on this host."""
     return [process for process in host.processes() if "hvdrun.processes.watchdog_process" in process.command]
 
 

@@ -26,7 +26,7 @@ def end(cluster: Cluster, running: Running) -> None:
 
 
 def test_a_host_that_appears_later_gets_an_agent_and_a_worker(build: BuildCluster) -> None:
-    """Its ssh configuration runs a command for longer than the lease, which holds up no other host."""
+    """The ssh configuration of the host runs a command for longer than the lease, which holds up no other host."""
     cluster = build([HostPlan("host1", decoys=("docker0",)), HostPlan("host2", decoys=("docker0",))])
     cluster.configure_ssh('Match host host2 exec "sleep 4"\n Compression no\n')
     cluster.name_hosts("host1:1")

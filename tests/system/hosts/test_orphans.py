@@ -136,7 +136,7 @@ def test_a_job_ends_on_all_hosts_when_the_launcher_is_cut_off(pair: Cluster) -> 
 
 @pytest.mark.nightly
 def test_a_host_that_is_cut_off_while_the_others_start_ends_its_agent(pair: Cluster) -> None:
-    """Its agent has received no job, and no lease but the one that it waits with."""
+    """The host's agent has received no job, and no lease but the one that it waits with."""
     slow = f'[ "$(hostname)" = host1 ] || while [ ! -e {pair.directory}/go ]; do sleep 0.05; done'
     running = pair.start(*JOB, *LEASE, "--remote-prefix", slow, "true")
     wait_until(lambda: find_agents(pair["host1"]) != [])

@@ -21,7 +21,7 @@ sys.exit({code})
 @pytest.mark.sample
 @pytest.mark.parametrize("code", [0, pytest.param(75, marks=pytest.mark.nightly)])
 def test_the_base_runs_the_training_on_each_of_its_pods(code: int, build: BuildCluster, *, rewrite: bool) -> None:
-    """Its user has no account, no home and no privileges, and its root is read-only; the README shows what it prints.
+    """The pod's user has no account, home or privileges, and its root is read-only; the README shows its output.
 
     Kubernetes starts a Job again, pod by pod, only where no pod has ended with 0.
     """

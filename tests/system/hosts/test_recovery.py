@@ -58,7 +58,7 @@ def test_lost_workers_are_replaced_and_get_the_state_of_the_others(pair: Cluster
 
 @pytest.mark.nightly
 def test_hosts_that_do_not_reach_each_other_for_a_while_are_reported_and_no_worker_is_lost(build: BuildCluster) -> None:
-    """Both reach the launcher and the third."""
+    """The two hosts reach the launcher and the third host."""
     cluster = build(3)
     training = Training(cluster, *ALL, options=COMES_BACK)
     cluster["host2"].network.ignore(cluster["host3"].network)

@@ -102,7 +102,7 @@ class Gluon:
             self.trainer = mx.gluon.Trainer(parameters, hvd.DistributedOptimizer(self.optimizer), kvstore=None)
 
     def make_state(self, **values: object) -> hvd.elastic.GluonState:
-        """Its elastic state."""
+        """The elastic state of this training."""
         return hvd.elastic.GluonState(net=self.net, trainer=self.trainer, **values)
 
     def step(self, samples: list[int]) -> None:
@@ -141,7 +141,7 @@ class Module:
         self.module.init_optimizer(kvstore=None, optimizer=hvd.DistributedOptimizer(self.optimizer))
 
     def make_state(self, **values: object) -> hvd.elastic.ModuleState:
-        """Its elastic state."""
+        """The elastic state of this training."""
         return hvd.elastic.ModuleState(module=self.module, **values)
 
     def step(self, samples: list[int]) -> None:

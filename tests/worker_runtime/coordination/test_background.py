@@ -65,7 +65,7 @@ def test_rings_during_a_turn_lead_to_one_more() -> None:
 
 
 def test_the_bell_is_not_closed_under_a_thread_that_drives_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its number would soon be that of another file."""
+    """The number of a closed descriptor would soon be that of another file."""
     monkeypatch.setattr(background_module, "_JOIN_SECONDS", 0.0)
     driven = _Driven()
     background = driven.make()

@@ -99,7 +99,7 @@ class Finder:
 
 @pytest.fixture
 def sequencer() -> Iterator[Endpoint]:
-    """One that serves generation 7, of two members."""
+    """A sequencer that serves generation 7, of two members."""
     with Process() as process:
         process.activate(7, 2)
         yield Endpoint("127.0.0.1", process.port)
@@ -185,9 +185,9 @@ GUESSES = b"".join(number.to_bytes(8, sys.byteorder) for number in range(4))  # 
 def test_a_stranger_that_connects_while_a_group_forms_has_no_part_in_it(
     ranks: RankPool, rank: int, says: bytes, times: int
 ) -> None:
-    """One who says nothing does no harm; for one who passes for a member the group forms again, and in the end fails.
+    """A silent stranger does no harm; for one that poses as a member the group forms again, and in the end fails.
 
-    It may hold the members' other listeners too, which therefore no rank asks.
+    The stranger may hold the members' other listeners too, which therefore no rank asks.
     """
 
     def body() -> tuple[float | str, list[int]]:

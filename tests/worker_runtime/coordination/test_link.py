@@ -188,7 +188,7 @@ def test_of_signatures_without_end_the_numbers_are_used_again(ends: Ends, monkey
 
 
 class Lost(Echo):
-    """Its values cannot be read."""
+    """An operation whose values cannot be read."""
 
     error: BaseException = MemoryError("no memory")
 

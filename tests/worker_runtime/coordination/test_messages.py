@@ -18,12 +18,12 @@ class Noting(Batcher):
         self.unpacked: list[tuple[str, bytes]] = []
 
     def pack(self, operations: Sequence[Echo]) -> list[bytes]:
-        """Their payloads."""
+        """The payloads of the operations."""
         self.packed.append("".join(operation.title for operation in operations))
         return [operation.payload for operation in operations]
 
     def unpack(self, operations: Sequence[Echo], payload: memoryview) -> list[bytes]:
-        """Their titles."""
+        """The titles of the operations."""
         titles = [operation.title for operation in operations]
         if "!" in titles:
             raise RuntimeError("it was changed meanwhile")

@@ -40,7 +40,7 @@ sys.stdin.read()
 
 
 def connect(process: SequencerProcess) -> None:
-    """It listens where it says."""
+    """Check that the sequencer listens at its endpoint."""
     endpoint = process.await_endpoint(LIMIT)
     socket.create_connection((endpoint.address, endpoint.port), timeout=LIMIT.total_seconds()).close()
 
@@ -148,7 +148,7 @@ def test_the_process_ends_with_its_owner_though_a_forked_child_of_that_lives_on(
 
 
 def is_alive(pid: int) -> bool:
-    """It runs; one that waits to be reaped does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -29,7 +29,7 @@ def generation() -> Iterator[PlayedGeneration]:
 
 @pytest.fixture
 def engine(generation: PlayedGeneration) -> Iterator[Engine]:
-    """That fails with its first loss."""
+    """An engine whose generation fails with its first loss."""
     made = Engine(generation.group, generation.link)
     yield made
     made.close()

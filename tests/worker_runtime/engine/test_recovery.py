@@ -352,7 +352,7 @@ def test_with_the_response_that_others_have_got_an_operation_is_done(
     payload: bytes,
     result: object,
 ) -> None:
-    """It is that of all who were there, and no rank asks for it again."""
+    """The result is that of all ranks before the loss, and no rank requests the operation again."""
     operation = make(scene.all_ranks)
     other = Retry(lambda *_: None)  # of one that has done it
     other.remember(operation, Release(4, operation.request, THREE, sizes=sizes), memoryview(payload), is_stopping=False)
@@ -480,7 +480,7 @@ def test_without_a_resumption_pending_and_later_operations_raise(scene: Scene) -
 def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both end the connection to the sequencer, whose descriptors are other files' as soon as they are free."""
+    """Two threads end the connection to the sequencer, whose descriptors may soon be those of other files."""
     is_suspending, may_continue = threading.Event(), threading.Event()
 
     def interrupt_slowly(_: object) -> bool:

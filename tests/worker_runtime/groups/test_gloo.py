@@ -100,7 +100,7 @@ def test_a_reused_descriptor_is_left_alone(group: Own) -> None:
 
 
 def test_a_peer_that_does_not_read_is_not_silent(group: Own) -> None:
-    """Its kernel acknowledges for it, and continues to say that it takes no more."""
+    """The peer's kernel acknowledges for it, and continues to announce an empty receive window."""
     connections, one, _ = group
     one.settimeout(0.2)
     with pytest.raises(TimeoutError):

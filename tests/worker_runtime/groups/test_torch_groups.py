@@ -139,7 +139,7 @@ BARRIER = make_release(Kind.BARRIER)._replace(request=make_release(Kind.BARRIER)
 
 
 def make_generation(groups: TorchGroups | None, size: int) -> Generation:
-    """That of rank 0."""
+    """A generation of these groups, as rank 0 has it."""
     generation = Generation(1, 0, size)
     generation._groups = groups
     return generation

@@ -52,7 +52,7 @@ class Scene:
                 self._note(f"failed{' for good' if is_final else ''}: {error}")
 
     def read_notes(self, count: int) -> list[str]:
-        """Its notes, when there were so many."""
+        """The notes of the formation, once there are `count` of them."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._words) >= count, LIMIT_SECONDS)
         return self._words

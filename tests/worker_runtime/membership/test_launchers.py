@@ -135,7 +135,7 @@ def run_members(members: list[Mapping[str, str]], folder: Path) -> list[str]:
 
 
 def make_member(launcher: str, rank: int) -> dict[str, str]:
-    """Its variables, but for the place to meet."""
+    """The variables of a member, without the address where the members meet."""
     if launcher == "srun":
         return {"SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": "2"}
     names = {"RANK": str(rank), "SIZE": "2", "LOCAL_SIZE": "2"}

@@ -77,7 +77,7 @@ class Stage:
         return self.pool.submit(self.recovery.enter, reason, error)
 
     def begin(self, size: int = 1) -> Engine:
-        """Its engine, in the first generation."""
+        """The worker's engine, in the first generation."""
         self.generations[5].gate.set()
         entering = self.enter(JoinReason.BEGIN)
         call = self.registrar.read()
@@ -313,7 +313,7 @@ def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: S
 
 
 def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation(stage: Stage) -> None:
-    """It has an error of its own just when a rank is lost, and the decision does not know of it yet."""
+    """The program has an error of its own just when a rank is lost, and the decision does not know of the error yet."""
     stage.begin()
     call = stage.interrupt()
     entering = stage.enter(JoinReason.RESIZE)

@@ -25,7 +25,7 @@ def make_network(
 
 
 def forward(network: mx.gluon.Block) -> mx.nd.NDArray:
-    """Its output for some input, as in a step of training."""
+    """The network's output for some input, as in a step of training."""
     with mx.autograd.record():
         return network(mx.nd.ones(INPUT))
 

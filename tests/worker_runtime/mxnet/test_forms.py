@@ -28,7 +28,7 @@ def call_any(form: str, array: mx.nd.NDArray, **options: object) -> mx.nd.NDArra
 
 
 class TestForms(EveryForm):
-    """Those of this package."""
+    """The forms of each collective in worker_runtime.mxnet."""
 
     hvd = hvd
     make = staticmethod(mx.nd.array)

@@ -12,7 +12,7 @@ CLASSES = [dtype for dtype in DTYPES if isinstance(dtype, type)]
 
 
 def make_parameter(name: str, shape: tuple[int, ...], value: float, **options: object) -> mx.gluon.Parameter:
-    """One that is initialised."""
+    """A parameter that is initialised."""
     parameter = mx.gluon.Parameter(name, shape=shape, init=mx.init.Constant(value), **options)
     parameter.initialize()
     return parameter

@@ -32,7 +32,7 @@ class Wrapped:
     averaged_by: str = ""  # "synchronize()" or "scaler", where no pass, step or clearing by itself has come since
 
     def begin(self) -> None:
-        """Its gradients were averaged, or cleared by itself."""
+        """Begin anew: the gradients of the optimizer were averaged, or the optimizer has cleared them."""
         self.passes, self.has_dropped, self.is_uneven, self.averaged_by = 0, False, False, ""
 
     @property

@@ -61,7 +61,7 @@ def test_buckets_are_requested_as_they_become_ready_in_whatever_order(world: Wor
 
 
 def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> None:
-    """Its request is sent when a thread waits for it: behind the others' data it would begin when those have ended."""
+    """A waiting thread sends the request of the last bucket, which would else begin after the others have ended."""
 
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3, is_warm=True)

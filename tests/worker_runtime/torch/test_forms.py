@@ -31,7 +31,7 @@ class Halving:
 
 
 class TestForms(EveryForm):
-    """Those of this package."""
+    """The forms of each collective in worker_runtime.torch."""
 
     hvd = hvd
     make = staticmethod(torch.tensor)

@@ -46,7 +46,7 @@ def test_autograd_notices_what_a_form_overwrites(ranks: RankPool, form: str) -> 
 
 
 def test_a_tensor_of_inference_mode_is_reduced_in_place(ranks: RankPool) -> None:
-    """It has no version that autograd could compare, neither there nor outside."""
+    """The tensor has no version that autograd could compare, neither inside inference mode nor outside."""
 
     def body() -> object:
         with torch.inference_mode():

@@ -42,7 +42,7 @@ def read_bits(model: torch.nn.Module) -> bytes:
 
 
 def run_example(name: str) -> dict[str, Any]:
-    """Its names; what it prints is not shown."""
+    """The global names of an example after its run; its output is not shown."""
     with redirect_stdout(StringIO()):
         return runpy.run_path(str(EXAMPLES / name))
 

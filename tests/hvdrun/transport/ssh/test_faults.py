@@ -17,7 +17,7 @@ pytestmark = needs_sshd
 
 
 async def expect_fault(transport: SshTransport, server: SshServer) -> None:
-    """It is raised here, and the connection ends all the same."""
+    """The fault is raised by `messages`, and the connection ends all the same."""
     with pytest.raises(ZeroDivisionError, match="of a test"):
         async for _ in transport.messages():
             pass

@@ -147,11 +147,11 @@ class Rows(mx.io.DataIter):  # type: ignore[misc]  # mxnet has no types
         return len(self.rows) == BATCH
 
     def getdata(self) -> list[mx.nd.NDArray]:
-        """Its rows."""
+        """The rows of the batch."""
         return [mx.nd.array(VALUES[self.rows])]
 
     def getlabel(self) -> list[mx.nd.NDArray]:
-        """Their sums."""
+        """The sums of the batch's rows."""
         return [mx.nd.array(VALUES[self.rows].sum(axis=1, keepdims=True))]
 
     def getpad(self) -> int:

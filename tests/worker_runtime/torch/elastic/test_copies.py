@@ -35,7 +35,7 @@ def nest(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def list_tensors(nested: dict[str, Any]) -> list[torch.Tensor]:
-    """Those of `nest`."""
+    """The tensors in what `nest` returns."""
     return [nested["state"][0]["momentum"], nested["groups"][0]["betas"][1]]
 
 

@@ -277,7 +277,7 @@ def test_gradients_of_an_interrupted_step_are_not_added_to_the_next_one(ranks: R
 
 
 def test_a_scaler_begins_a_step_anew_after_an_interrupted_one(ranks: RankPool) -> None:
-    """It would refuse to unscale gradients again, or step with gradients that are not unscaled."""
+    """The scaler would refuse to unscale gradients again, or step with gradients that are not unscaled."""
 
     def body() -> object:
         model = torch.nn.Linear(1, 1, bias=False)
