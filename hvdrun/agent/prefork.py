@@ -190,7 +190,7 @@ class Forkserver:
                         case Forked(number, pid) if number in self._answers:
                             self._answers[number].set_result(pid)
         except (OSError, WireError, ValueError, KeyError, TypeError):
-            # It died within a message, or runs another program: the same as its end.
+            # The forkserver died within a message, or runs another program: the same as its end.
             pass
         finally:
             if not self._ready.done():

@@ -37,7 +37,7 @@ def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -
     from rendezvous.core.outcome import SIGNAL_OFFSET  # noqa: PLC0415 - from here on imports come from hvdrun
 
     dispatcher = Dispatcher(connection, watch(program), is_watched=is_watched)
-    # It has ended.
+    # The program has ended.
     if os.getppid() != program:
         return SIGNAL_OFFSET + signal.SIGTERM
     try:

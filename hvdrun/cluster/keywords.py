@@ -85,7 +85,7 @@ def check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
                 f"and its value of type {type(text).__name__}."
             )
         if not name or "=" in name or "\0" in name + text:
-            # Its text may be a secret.
+            # The variable's text may be a secret.
             raise TypeError(f"{_WANTED_ENV}: the variable {name!r} cannot be set.")
     return env
 

@@ -121,7 +121,7 @@ async def _examine(
         return None
     took, facts = time.monotonic() - began, Facts.decode(text)
     slots = next(host.slots for host in spec.workers.hosts if host.name == name)
-    # Its clock was read at some time between the question and the answer.
+    # The host's clock was read at some time between the question and the answer.
     return Host(facts, slots, not spec.is_remote(name), facts.clock - (asked + took / 2), took / 2)
 
 

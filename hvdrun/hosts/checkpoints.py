@@ -77,7 +77,7 @@ def _take(lock: Path) -> BinaryIO:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):  # the job before has just removed it
                 if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-                    # It has not been removed meanwhile.
+                    # The locked file has not been removed meanwhile.
                     return file
         except OSError:
             file.close()

@@ -25,7 +25,7 @@ class Masters:
     def order(self, launch: Launch) -> None:
         """Send an order, now or when the port of its round is known."""
         host, known = launch.worker.slot.host, launch.round
-        # That of rank 0 comes first.
+        # The first order of a round is that of rank 0.
         if known is not None and known.number > self._number:
             self._number, self._host, self._master = known.number, host, None
             self._waiting.clear()

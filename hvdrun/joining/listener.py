@@ -126,7 +126,7 @@ class JoinListener:
                 channel.transport.close()
                 await asyncio.wait({channel.closed}, timeout=_LAST_WORDS_SECONDS)
         except (OSError, EOFError, RendezvousError):
-            # It has gone, was too slow, or speaks another protocol.
+            # The peer has gone, was too slow, or speaks another protocol.
             pass
         finally:
             if not admitted:

@@ -138,10 +138,10 @@ class Watchdog:
             try:
                 os.write(self._process.stdin.fileno(), f"{line}\n".encode())  # the whole line, or nothing
             except BrokenPipeError:
-                # It was killed, and is replaced soon.
+                # The watchdog was killed, and is replaced soon.
                 pass
             except BlockingIOError:
-                os.kill(self._process.pid, signal.SIGKILL)  # it is stopped, and its pipe is full
+                os.kill(self._process.pid, signal.SIGKILL)  # the watchdog is stopped, and its pipe is full
 
     def _forget(self) -> None:
         if self._process is not None:

@@ -126,7 +126,7 @@ def make_error(report: RankReport) -> BaseException:
 DEFAULT_SIZE = 2
 _GRACE_SECONDS = 5.0  # ranks that wait for a failed one are notified; this is for ranks that compute
 _DEBUGGING_SECONDS = 24 * 3600.0
-# These work in pytest's own process only.
+# The fixtures that work in pytest's own process only.
 _LOCAL_FIXTURES = frozenset(
     (
         "cache",

@@ -170,7 +170,7 @@ class LocalTransport(ChildTransport):
     async def close(self) -> None:
         """End the agent; see `Transport`."""
         await self._end([(CLOSE_SECONDS, signal.SIGKILL)], group=False)
-        # Its watchdog may have been killed too.
+        # The agent's watchdog may have been killed too.
         if self._process is not None and self._process.returncode:
             remove_orphans(os.environ)
 

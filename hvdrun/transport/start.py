@@ -104,7 +104,7 @@ class RemoteAgent:
         exit_code: of the shell or the interpreter; negative if there is none.
         errors: the end of standard error. before: the output before the mark. way: the program that ran the shell.
         """
-        # Its trap may have printed more.
+        # A trap of the prefix may have printed more.
         if self.prefix is not None and (status := _STATUS.search(errors)):
             said = last_line(errors[: status.start()]) or last_line(errors[status.end() :])
             return RemotePrefixError(host, self.prefix, int(status[1]), said)

@@ -57,7 +57,7 @@ class Snapshot:
         key = _find_key(notification)
         if self._notifications.get(key) == notification:
             return False
-        # It supersedes all notifications about the former generation.
+        # A new generation supersedes all notifications about the former one.
         if isinstance(notification, Published):
             self._notifications.clear()
         self._notifications.pop(key, None)  # so that the new one comes last

@@ -6,7 +6,7 @@ import re
 from tests.house.sources import read_sources
 
 PRODUCT = ("hvdrun", "rendezvous", "worker_runtime")
-# These two are mended next; then this goes.
+# The two files to be mended next; then this set is removed.
 UNMENDED = {"worker_runtime/startup/program_end.py", "worker_runtime/coordination/sequencer/stalls.py"}
 ENTRY = re.compile(r"^([a-z_][a-z_0-9, ]*): ", re.MULTILINE)  # one that is not indented, as attributes are listed
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.house.sources import ROOT, find_python_files, read_sources
 
-# These say nothing: whatever is put there would fit as well elsewhere.
+# Words that say nothing: whatever is put there would fit as well elsewhere.
 HOROVODS = "shim/modules/horovod/"  # in there the names are Horovod's, by which programs import them
 VAGUE = frozenset({"util", "utils", "utility", "utilities", "common", "helper", "helpers", "base", "manager", "misc"})
 

@@ -1,7 +1,9 @@
-"""A docstring begins with the thing that it is about, and not with a pronoun whose noun is elsewhere."""
+"""A docstring or a comment begins with the thing that it is about, and not with a pronoun whose noun is elsewhere."""
 
 import ast
+import io
 import re
+import tokenize
 
 import pytest
 
@@ -10,17 +12,23 @@ from tests.house.sources import read_sources
 FOLDERS = ("hvdrun", "rendezvous", "worker_runtime", "tests")
 # `Whether the process runs.` says what `It runs.` leaves to the reader.
 PRONOUN = re.compile(r"(It|Its|They|Them|Their|Those|Both|He|She|One (that|who)|That (of|is|was|has|are))\b")
-# Files whose docstrings are mended next; then this set is removed.
+# Files that are mended next; then this set is removed.
 UNMENDED = {
     "hvdrun/agent/live_worker.py",
+    "hvdrun/agent/watch.py",
     "hvdrun/processes/child.py",
     "hvdrun/spec/jobspec.py",
     "rendezvous/bootstrap.py",
     "rendezvous/core/messages.py",
+    "rendezvous/core/rules.py",
+    "tests/hvdrun/agent/test_watch.py",
     "tests/rendezvous/core/checker.py",
     "tests/rendezvous/stage.py",
+    "tests/system/test_kill.py",
     "tests/worker_runtime/coordination/sequencer/test_generation.py",
     "tests/worker_runtime/reduction/gradients.py",
+    "worker_runtime/engine/in_flight.py",
+    "worker_runtime/membership/agent_watch.py",
 }
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -32,8 +40,27 @@ def find_docstrings(source: str) -> list[str]:
     return [docstring.partition("\n")[0] for docstring in docstrings if PRONOUN.match(docstring)]
 
 
+def find_comments(source: str) -> list[str]:
+    """The first lines of comments that begin with a pronoun; a comment behind code is about that code."""
+    found, last = [], -1
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT or token.line[: token.start[1]].strip():
+            continue
+        text, line = token.string.removeprefix("#").strip(), token.start[0]
+        if line != last + 1 and PRONOUN.match(text):
+            found.append(text)
+        last = line
+    return found
+
+
 def test_each_docstring_begins_with_a_noun_or_a_verb() -> None:
     found = {str(path): find_docstrings(source) for path, source in read_sources(*FOLDERS)}
+    assert len(found) > 1, "the search found too few files to mean anything"
+    assert {path: lines for path, lines in found.items() if lines and path not in UNMENDED} == {}
+
+
+def test_each_comment_begins_with_a_noun_or_a_verb() -> None:
+    found = {str(path): find_comments(source) for path, source in read_sources(*FOLDERS)}
     assert len(found) > 1, "the search found too few files to mean anything"
     assert {path: lines for path, lines in found.items() if lines and path not in UNMENDED} == {}
 
@@ -46,3 +73,7 @@ def test_a_docstring_that_begins_with_a_pronoun_is_caught(text: str) -> None:
 @pytest.mark.parametrize("text", ["Whether it runs.", "This worker's rank.", "One worker.", "Items of a list."])
 def test_a_docstring_that_begins_with_a_noun_is_fine(text: str) -> None:
     assert find_docstrings(f'class A:\n    """{text}"""\n') == []
+
+
+def test_the_first_line_of_a_comment_counts_alone() -> None:
+    assert find_comments("# Its pid.\n# It runs.\nx = 1  # It lives.\n\n# The pid.\n# Both.\n") == ["Its pid."]

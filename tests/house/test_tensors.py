@@ -14,7 +14,7 @@ from tests.house.sources import ROOT, find_python_files
 devices = pytest.importorskip("torch.utils._device")
 # Which functions make a tensor where the default device is: those on whose calls torch puts it.
 FACTORIES = frozenset(function.__name__ for function in devices._device_constructors())
-# Their dtype is that of their elements.
+# The functions whose result has the dtype of its elements.
 _OF_VALUES = frozenset({"sparse_coo_tensor"})
 
 

@@ -309,7 +309,7 @@ class HorovodBasics:
 
 
 for _name in (*__all__, "is_homogeneous"):
-    # It is not Horovod's.
+    # `stopping` is not Horovod's.
     if _name != "stopping":
         setattr(HorovodBasics, _name, staticmethod(globals()[_name]))
 

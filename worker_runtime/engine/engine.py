@@ -353,7 +353,7 @@ class Engine:
             return self._note_wait(handle, self._waits)
         try:
             while True:
-                # It may be finished by an earlier wait, or by the response to this operation or another.
+                # The handle may be finished by an earlier wait, or by the response to this operation or another.
                 if handle.is_finished:
                     return handle.result
                 if not handle.is_answered:

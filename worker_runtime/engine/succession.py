@@ -133,7 +133,7 @@ class Succession:
             self._announce_sets(generation)
 
         with engine.in_flight.lock:
-            # It may have been closed meanwhile.
+            # The engine may have been closed meanwhile.
             if engine.is_closed:
                 generation.close()
                 return

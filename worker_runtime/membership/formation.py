@@ -136,7 +136,7 @@ class Formation:
             if group is not None:
                 link = connect(group, CONNECT_LIMIT)
         except (RendezvousError, InitializationError) as error:
-            # Its traceback's frames hold the group, and with it the store and its connections.
+            # The frames of the error's traceback hold the group, and with it the store and its connections.
             failure, is_final = error.with_traceback(None), self.membership is None
             self._report(Failed(self, failure, is_final))
         except BaseException as error:  # a bug: report it, so that no thread waits for this one

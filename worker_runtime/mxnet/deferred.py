@@ -150,7 +150,7 @@ class _Hook:
         """Replaces `_init_impl`: initialize the parameter, and submit its broadcasts."""
         parameter = self._find_parameter()
         initialise = getattr(type(parameter), _INITIALISE)
-        # It keeps its values, and changes its contexts.
+        # A parameter with values keeps them, and changes its contexts.
         if list_arrays(parameter):
             initialise(parameter, *given, **more)
             return

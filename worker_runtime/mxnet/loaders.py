@@ -156,7 +156,7 @@ def _split_elastically(
         )
 
     recorded = RecordedSampler(dataset, shuffle=isinstance(sampler, RandomSampler), seed=seed)
-    # It prefetches nothing for the next pass (auto_reload): that may have other samples.
+    # The loader prefetches nothing for the next pass (auto_reload), which may have other samples.
     find_epoch = None if state is None else lambda: state.epoch
     return RecordedLoader(dataset, _share_batches(batches, recorded), recorded, own["_batch_size"], find_epoch, **kept)
 

@@ -15,7 +15,7 @@ from hvdrun.spec.mapping import MapBy
 from hvdrun.spec.remote import Joining, Remote
 from rendezvous.core.model import Recovery, Restarts
 
-# These give no field: hvdrun/options reads them by name, or they have no effect.
+# The options that are no field of a JobSpec: hvdrun/options reads them by name, or they have no effect.
 READ_BY_NAME = {"max_restarts", "oversubscribe", "hostfile", "wait_for_agents", "mca", "config_file", "write_config"}
 WITHOUT_EFFECT = {"tag_output", "allow_run_as_root"}
 

@@ -12,7 +12,7 @@ from hvdrun.startup.container_init import leave_init_behind
 from tests.lab.requirements import do_without, find_missing
 from tests.waiting import LIMIT_SECONDS, wait_until
 
-# Its grandchild becomes an orphan, which process 1 inherits.
+# The program's grandchild becomes an orphan, which process 1 inherits.
 ORPHAN = """
 import os, time
 reading, writing = os.pipe()

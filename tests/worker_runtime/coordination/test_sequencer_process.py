@@ -21,7 +21,7 @@ from worker_runtime.coordination.sequencer_process import SequencerProcess
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=60)
 
-# It forks as a DataLoader does, and says its children's pids and the sequencer's.
+# A program that forks as a DataLoader does, and prints the pids of its child and of the sequencer.
 OWNER = """
 import os, sys, time
 from datetime import timedelta

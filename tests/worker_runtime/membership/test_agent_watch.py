@@ -24,7 +24,7 @@ with socket.create_server(sys.argv[1], family=socket.AF_UNIX) as server:
     print("is known", flush=True)
     sys.stdin.read()
 """
-# Its main thread is busy with something else, which a signal would not end.
+# The worker's main thread is busy with something else, which a signal would not end.
 WORKER = """
 import signal, sys, threading, time
 from pathlib import Path
