@@ -80,7 +80,7 @@ def finish(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=60)
 
 
-def test_no_leftover_is_found_where_there_is_none(watch: Watch) -> None:
+def test_no_leftover_is_found_after_a_clean_test(watch: Watch) -> None:
     assert not watch.settle()
 
 

@@ -169,7 +169,7 @@ def test_a_decoy_is_up_with_one_address_everywhere_and_leads_nowhere(lab: BuildL
         assert hears_nothing(host, "172.17.0.2")
 
 
-def test_a_closed_host_opens_connections_and_accepts_none(lab: BuildLab) -> None:
+def test_a_closed_host_opens_connections_and_accepts_no_connection(lab: BuildLab) -> None:
     hosts = lab(1, launcher=HostPlan("laptop", is_closed=True, sshd=SshdPlan()))
     laptop = hosts.launcher
     assert connects(laptop, "host1")

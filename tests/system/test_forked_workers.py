@@ -124,7 +124,7 @@ if "worker_runtime.startup.forkserver" in sys.orig_argv:
 
 
 @pytest.mark.parametrize("forks", rest_nightly([3, 0, 1]))
-def test_a_forkserver_that_is_killed_costs_no_worker_and_makes_none_twice(hvdrun: Launcher, forks: int) -> None:
+def test_a_killed_forkserver_costs_no_worker_and_starts_no_worker_twice(hvdrun: Launcher, forks: int) -> None:
     (hvdrun.directory / "site").mkdir()
     hvdrun.write("site/sitecustomize.py", KILLED.format(forks=forks))
     hvdrun.write(

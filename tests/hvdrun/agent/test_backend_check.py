@@ -138,7 +138,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("program", "forks", "error", "words"), REFUSALS)
 @alone
-async def test_a_refused_backend_is_reported_for_every_worker_and_none_is_started(
+async def test_a_refused_backend_is_reported_for_every_worker_and_no_worker_is_started(
     program: str, *, forks: bool, error: type[Exception], words: tuple[str, ...]
 ) -> None:
     async with checking(program, forks=forks) as room:

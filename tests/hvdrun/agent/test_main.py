@@ -249,7 +249,7 @@ def test_orders_come_one_by_one_however_they_were_cut(size: int) -> None:
     assert read_orders(*chunks) == [*ORDERS, None]
 
 
-def test_a_last_order_that_is_not_complete_is_none() -> None:
+def test_an_incomplete_last_order_reads_as_the_end() -> None:
     assert read_orders(codec.encode_order(ORDERS[0])[:-1]) == [None]
 
 

@@ -56,7 +56,7 @@ def test_a_machine_without_procfs_has_no_known_limit(tmp_path: Path) -> None:
     assert ResourceLimits(tmp_path, tmp_path).find_shortage(100_000) is None
 
 
-def test_a_container_without_a_limit_has_none(room: ResourceLimits, tmp_path: Path) -> None:
+def test_a_container_without_a_process_limit_has_no_shortage(room: ResourceLimits, tmp_path: Path) -> None:
     (tmp_path / "groups" / "pids.max").write_text("max\n", encoding="utf-8")
     assert room.find_shortage(684) is None
 

@@ -29,7 +29,7 @@ def test_horovodrun_gives_the_same_job_with_horovods_marks() -> None:
     )
 
 
-def test_limits_of_elastic_jobs_are_remarked_on_where_a_job_is_none() -> None:
+def test_limits_of_elastic_jobs_cause_a_remark_in_a_static_job() -> None:
     spec = read_job(["-np", "2", "--reset-limit", "3", "--cache-capacity", "1", "true"])
     assert not spec.is_elastic
     assert [remark.split()[0] for remark in spec.display.remarks] == ["--cache-capacity", "--reset-limit"]

@@ -85,7 +85,7 @@ def test_contradictory_arguments_are_a_value_error(given: dict[str, Any], says: 
     assert asked == []
 
 
-def test_old_names_are_warned_of_and_mpi_is_none() -> None:
+def test_old_names_and_mpi_options_cause_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match="np is deprecated, use num_proc instead"):
         run(print, np=2)
     assert asked[0][:2] == ["-np", "2"]

@@ -38,7 +38,7 @@ def test_only_the_name_is_coloured_and_the_text_has_the_terminals_own_colour() -
     assert mark == b"2026-01-31T12:00:00.123 \x1b[36m[0]\x1b[39m "
 
 
-def test_neighbouring_ranks_have_different_colours_and_none_is_red() -> None:
+def test_neighbouring_ranks_have_different_colours_and_no_rank_is_red() -> None:
     colours = [
         Marks().render(rank, "a", NOON, coloured=True).partition(b"[")[2].partition(b"m")[0] for rank in range(40)
     ]

@@ -106,7 +106,7 @@ def test_equal_hosts_without_torch_have_no_findings() -> None:
     assert diagnose({"a": bare, "b": bare}) == []
 
 
-def test_a_host_that_could_not_be_examined_is_compared_with_none() -> None:
+def test_a_host_that_could_not_be_examined_is_the_only_finding() -> None:
     (finding,) = visit(failure="PermissionError: /proc", python="", packages={}, accelerators=0)
     assert finding == Finding("b could not be examined (PermissionError: /proc)", ("b",), "ssh b 'hvdrun doctor'")
 

@@ -111,7 +111,7 @@ async def test_the_agent_of_a_lost_host_is_killed(spec: JobSpec) -> None:
 
 
 @in_loop
-async def test_fixed_hosts_that_can_none_of_them_be_used_end_the_job(spec: JobSpec) -> None:
+async def test_a_job_ends_when_no_fixed_host_can_be_used(spec: JobSpec) -> None:
     async def want_both() -> None:
         async with opened(spec) as office:
             office.failures = {"localhost": "it is down."}

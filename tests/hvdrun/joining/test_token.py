@@ -51,7 +51,7 @@ def test_a_token_is_never_overwritten(tmp_path: Path) -> None:
         create_files(tmp_path)
 
 
-def test_a_job_without_a_token_file_leaves_none(tmp_path: Path) -> None:
+def test_a_token_file_that_hvdrun_made_is_removed_with_the_job(tmp_path: Path) -> None:
     with open_keys(None, tmp_path, "1234abcd") as keys:
         assert [read_mode(path) for path in tmp_path.iterdir()] == [0o600]
         assert Token.read(keys.path) == keys.token

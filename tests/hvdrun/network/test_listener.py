@@ -118,7 +118,7 @@ async def test_a_question_is_understood_in_whatever_pieces_it_comes() -> None:
 
 
 @in_loop
-async def test_a_question_with_something_behind_it_is_none() -> None:
+async def test_a_question_with_bytes_behind_it_is_not_answered() -> None:
     async with listening("127.0.0.1") as (_, (entry,)):
         assert await speak(entry.endpoint, Identity(TOKEN, "a", entry.endpoint).ask() + b"x") == b""
 

@@ -73,7 +73,7 @@ def test_toml_gives_the_same(tmp_path: Path) -> None:
         ("command:\n", ["true"], ("true",)),
     ],
 )
-def test_the_files_command_is_run_where_none_is_typed(
+def test_the_command_of_the_file_is_run_where_no_command_is_typed(
     tmp_path: Path, text: str, typed: list[str], command: tuple[str, ...]
 ) -> None:
     assert read_spec(["--config-file", write(tmp_path, f"np: 2\n{text}"), *typed]).workers.command == command
@@ -138,7 +138,7 @@ def test_a_wrong_file_is_refused_with_the_line(tmp_path: Path, text: str, senten
     assert caught.value.exit_code == 2
 
 
-def test_toml_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_malformed_toml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"job.toml: this is no TOML: .*line 1"):
         read_configuration(write(tmp_path, "np 2\n", "job.toml"))
 

@@ -46,7 +46,7 @@ def test_no_flag_and_no_name_is_given_twice() -> None:
     assert len({option.dest for option in OPTIONS}) == len(OPTIONS)
 
 
-def test_every_option_gives_a_field_of_the_job_or_is_known_to_give_none() -> None:
+def test_every_option_sets_a_field_of_the_job_or_is_listed_as_without_a_field() -> None:
     parts = (Workers, Display, Limits, Elasticity, Recovery, Restarts, Remote, Joining)
     names = {field.name for part in parts for field in fields(part)}
     dests = {option.dest for option in OPTIONS if not option.acts}

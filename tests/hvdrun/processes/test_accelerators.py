@@ -28,7 +28,7 @@ def test_devices_that_a_scheduler_has_given_count_before_those_of_the_machine(
     assert count_accelerators(environment, tmp_path) == count
 
 
-def test_processors_of_amd_are_counted_where_there_are_none_of_nvidia(tmp_path: Path) -> None:
+def test_gpus_of_amd_are_counted_on_a_machine_without_gpus_of_nvidia(tmp_path: Path) -> None:
     for node, number in (("0", "0\n"), ("1", "51\n"), ("2", "52\n")):
         folder = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
         folder.mkdir(parents=True)

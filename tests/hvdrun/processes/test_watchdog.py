@@ -231,7 +231,9 @@ def test_a_process_with_the_agents_number_is_not_looked_at(tree: ProcessTree, ag
     assert tree.find() == []
 
 
-def test_a_process_with_a_members_number_is_none(tree: ProcessTree, agent: subprocess.Popen[bytes]) -> None:
+def test_a_process_with_the_pid_of_a_dead_member_is_not_a_member(
+    tree: ProcessTree, agent: subprocess.Popen[bytes]
+) -> None:
     tree.agent = agent.pid, find(agent.pid).started
     tree.look()
     tree._seen = {pid: started - 1 for pid, started in tree._seen.items()}

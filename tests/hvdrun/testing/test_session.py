@@ -84,7 +84,7 @@ def test_a_rank_reports_what_its_test_has_raised(monkeypatch: pytest.MonkeyPatch
         ("0", "/nowhere", "--pdb: rank 0 cannot use the terminal /nowhere: No such file or directory"),
     ],
 )
-def test_pdb_that_cannot_be_says_why_and_pytest_opens_none(
+def test_a_debugger_that_cannot_open_says_why_and_pytest_opens_no_other(
     monkeypatch: pytest.MonkeyPatch, rank: str, terminal: str | None, says: str
 ) -> None:
     def fail() -> None:

@@ -110,7 +110,7 @@ async def test_a_worker_ignores_the_refusal_of_another(path: Path) -> None:
 
 
 @in_clean_loop
-async def test_a_worker_receives_the_sequencers_endpoint_or_why_there_is_none(path: Path) -> None:
+async def test_a_worker_receives_the_sequencers_endpoint_or_why_no_sequencer_runs(path: Path) -> None:
     async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
         await in_thread(lambda: client.join(0))
         assert await in_thread(lambda: client.await_sequencer(1)) == stage.sequencing.endpoint

@@ -58,7 +58,7 @@ def test_an_impossible_time_limit_is_refused(limits: dict[str, float]) -> None:
         Policy.static(1, **limits)
 
 
-def test_fewer_failures_than_none_cannot_be_allowed() -> None:
+def test_a_negative_number_of_failures_cannot_be_allowed() -> None:
     with pytest.raises(ValueError, match="-1 failures cannot be allowed"):
         Policy(1, 1, failures_allowed=-1)
 

@@ -39,6 +39,6 @@ def test_connections_leave_files_for_everything_else(limits: tuple[int, int]) ->
     assert 0 < 2 * count_connections() < low
 
 
-def test_connections_have_a_limit_where_files_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_have_a_limit_though_open_files_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert 1000 < count_connections() < 100_000

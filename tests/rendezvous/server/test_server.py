@@ -94,7 +94,7 @@ async def test_notifications_during_a_broken_connection_arrive_after_it() -> Non
 
 
 @in_clean_loop
-async def test_one_call_joins_all_workers_of_a_host_and_none_of_another() -> None:
+async def test_one_call_joins_all_workers_of_a_host_and_refuses_workers_of_another_host() -> None:
     async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
         await join(b, B1, B0)
         first, second, foreign = (codec.encode(Joined(worker)) for worker in (A0, A1, B0))

@@ -53,7 +53,7 @@ def test_every_entry_of_the_table_is_true(column: str, way: str) -> None:
     assert first == second
 
 
-def test_names_are_torchs_and_lead_back_and_an_unknown_dtype_has_none() -> None:
+def test_dtypes_have_torchs_names_and_an_unknown_dtype_is_refused() -> None:
     for dtype in dtypes.MOVABLE:
         assert dtypes.find_dtype(dtypes.name_dtype(dtype)) == dtype
     assert dtypes.name_dtype(torch.float16) == "float16"

@@ -141,7 +141,7 @@ def test_both_sides_prove_that_they_know_the_key() -> None:
     assert not forged.is_proven(key, challenge)
 
 
-def test_a_proof_of_one_side_is_none_of_the_other() -> None:
+def test_a_proof_of_one_side_differs_from_that_of_the_other_side() -> None:
     data, expected = wire.make_greeting(bytes(32), 1, 0, b"c" * 32, b"n" * 32)
     assert wire.read_greeting(data).proof != expected
 

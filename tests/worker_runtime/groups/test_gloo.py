@@ -59,7 +59,7 @@ def test_a_silenced_listener_answers_no_peer_and_its_connections_live_on() -> No
         assert carries(one, other)
 
 
-def test_of_two_listeners_that_appeared_none_is_taken() -> None:
+def test_two_new_listeners_are_ambiguous_and_no_listener_is_found() -> None:
     present = list_sockets()
     with connected(), connected():
         assert find_listener(present) is None

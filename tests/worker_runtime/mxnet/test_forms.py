@@ -66,7 +66,7 @@ def test_a_result_has_the_dtype_context_and_kind_of_what_was_given(ranks: RankPo
     assert ranks.run(body) == [(True, True, "mxnet.numpy")] * 2
 
 
-def test_a_group_of_none_is_given_back_or_cannot_be_begun(ranks: RankPool) -> None:
+def test_an_empty_group_is_returned_and_cannot_be_begun_asynchronously(ranks: RankPool) -> None:
     def body() -> None:
         for form in GROUPED:
             empty: list[mx.nd.NDArray] = []

@@ -17,7 +17,7 @@ from worker_runtime.reduction.plan import (
 )
 
 
-def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet() -> None:
+def test_a_parameter_has_its_present_form_and_a_lazy_parameter_has_no_form_yet() -> None:
     parameter = torch.nn.UninitializedParameter()
     entry = Entry(parameter, "p")
     assert entry.form is None

@@ -83,7 +83,7 @@ def test_the_steps_of_the_only_rank_reduce_nothing_and_are_committed_too(*, is_e
     assert World(1, is_elastic=is_elastic).run(body) == [["commit"] * 2 if is_elastic else []]
 
 
-def test_the_steps_of_one_rank_of_several_or_of_a_set_are_none_of_all_ranks() -> None:
+def test_a_step_of_one_rank_or_of_a_process_set_submits_nothing() -> None:
     world = World(3, is_elastic=True)
     for engine in world.engines:
         engine.process_sets.add(1, (1,), 0)

@@ -174,7 +174,7 @@ def test_a_discarded_step_leaves_no_trace(world: World, *, is_warm: bool) -> Non
     assert world.run(body) == [(3 if is_warm else 0, [[1.5] * 4] * 3)] * 2
 
 
-def test_a_rank_that_discards_gradients_every_time_soon_sends_none_of_them(world: World) -> None:
+def test_a_rank_that_discards_gradients_every_time_soon_sends_no_gradient(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 2, is_warm=True)
         counts, values = [], []

@@ -71,7 +71,7 @@ def test_parameters_without_gradient_follow_the_others(ranks: RankPool) -> None:
     assert ranks.run(body) == [[-1.0, -1.0, 0.0]] * 2
 
 
-def test_a_gradient_scaler_skips_on_all_ranks_or_none(ranks: RankPool) -> None:
+def test_a_gradient_scaler_skips_a_step_on_all_ranks_or_on_no_rank(ranks: RankPool) -> None:
     def body() -> object:
         parameter = torch.nn.Parameter(torch.zeros(1))
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), op=hvd.Adasum)

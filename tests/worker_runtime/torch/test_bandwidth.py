@@ -8,7 +8,7 @@ from worker_runtime.torch.bandwidth import MOST_ROUNDS, plan_rounds
 
 
 @pytest.mark.parametrize("count", range(1, 17))
-def test_each_meets_each_other_once_and_none_is_in_two_pairs_of_a_round(count: int) -> None:
+def test_ranks_meet_each_other_once_and_no_rank_is_in_two_pairs_of_a_round(count: int) -> None:
     rounds = plan_rounds(range(count))
     assert sorted(pair for planned in rounds for pair in planned) == list(combinations(range(count), 2))
     for planned in rounds:

@@ -244,7 +244,7 @@ def test_a_loader_that_is_split_already_stays_as_it_is(sampler: Sampler[int]) ->
     assert split_data(given) is given
 
 
-def test_a_stream_keeps_its_ranks_where_the_loaders_process_knows_of_none(split_for: Callable[..., Any]) -> None:
+def test_a_stream_keeps_its_ranks_in_a_spawned_loader_process(split_for: Callable[..., Any]) -> None:
     given = make_loader(dataset=Stream(), num_workers=1, batch_size=None, multiprocessing_context="spawn")
     assert isinstance(split_for(given, 1, 3).dataset, RankStream)
     assert list(split_for(given, 1, 3)) == [1, 4, 7, 10]

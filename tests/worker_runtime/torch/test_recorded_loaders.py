@@ -52,7 +52,7 @@ def test_a_pass_is_an_epoch_of_the_sampler_and_all_of_it_is_processed(runtime: S
         assert (loader.sampler.epoch, loader.sampler.processed_num) == (epoch, COUNT)
 
 
-def test_a_pass_follows_the_epoch_of_the_state_and_repeats_none(runtime: SimpleNamespace) -> None:
+def test_a_pass_follows_the_epoch_of_the_state(runtime: SimpleNamespace) -> None:
     state = SimpleNamespace(epoch=0)
     loader = make_loader(state)
     for state.epoch in (0, 1, 1, 5):

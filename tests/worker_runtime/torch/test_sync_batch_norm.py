@@ -131,7 +131,7 @@ def test_an_activation_in_place_may_follow(ranks: RankPool, *, affine: bool) -> 
     assert ranks.run(body) == pytest.approx(x.grad.flatten().tolist())
 
 
-def test_one_value_or_none_on_all_ranks_together_is_refused(ranks: RankPool) -> None:
+def test_fewer_than_two_values_on_all_ranks_together_are_refused(ranks: RankPool) -> None:
     def body() -> None:
         with pytest.raises(ValueError, match="more than 1 value per channel"):
             SyncBatchNorm(2)(torch.ones(hvd.rank(), 2))

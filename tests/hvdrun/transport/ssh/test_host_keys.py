@@ -122,7 +122,7 @@ def test_a_process_that_adds_a_key_waits_for_another_that_does(file: Path) -> No
     assert file.read_text(encoding="utf-8") == line
 
 
-def test_dev_null_takes_all_and_keeps_none() -> None:
+def test_dev_null_as_known_hosts_file_keeps_its_permissions() -> None:
     before = os.stat(os.devnull).st_mode  # noqa: PTH116 - os.devnull is a string
     add_known(Path(os.devnull), "a", "ssh-rsa", b"key")
     assert os.stat(os.devnull).st_mode == before  # noqa: PTH116 - os.devnull is a string

@@ -145,7 +145,7 @@ def test_an_unsupported_setting_is_refused_by_name(home: Home, two_keys: SshServ
         ("HostKeyAlgorithms", "ecdsa-sha2-nistp256", "ssh-ed25519"),
     ],
 )
-def test_a_server_that_has_none_of_the_allowed_algorithms_is_named_with_them(
+def test_a_server_without_an_allowed_algorithm_is_reported_with_the_allowed_ones(
     home: Home, tmp_path: Path, option: str, ours: str, theirs: str
 ) -> None:
     home.configure(f"{option} {ours}\n")

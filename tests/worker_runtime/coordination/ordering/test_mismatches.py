@@ -60,7 +60,7 @@ def test_factors_that_differ_are_reported(factors: tuple[float, float], name: st
     assert text.startswith(f"Mismatched {name} factors: allreduce 'x' has 1.0 on rank 0 and 0.5 on rank 1. Give all")
 
 
-def test_no_difference_is_none() -> None:
+def test_equal_requests_have_no_mismatch() -> None:
     assert find_mismatch(ask(ALLREDUCE, replace(ALLREDUCE)), {}) is None
     assert find_mismatch(ask(GATHER, GATHER), {0: (1,), 1: (5,)}) is None
 

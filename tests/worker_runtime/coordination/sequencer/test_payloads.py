@@ -67,7 +67,7 @@ def test_a_gathering_carries_all_in_the_order_of_the_ranks() -> None:
         assert combine([(release._replace(sizes=rows), asked)]) == [gathered]
 
 
-def test_a_request_without_payload_gets_none() -> None:
+def test_requests_without_payload_get_a_response_without_payload() -> None:
     assert combine([released(Signature(Kind.BARRIER), b"", b"")]) == [b""]
 
 
