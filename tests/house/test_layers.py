@@ -147,7 +147,7 @@ def test_outside_packages_are_imported_only_at_home() -> None:
         ("worker_runtime.tasks.loop", {"torch", "mxnet", "numpy", "hvdrun", "grpc"}),
     ],
 )
-def test_importing_a_room_brings_only_what_it_stands_on(module: str, absent: set[str]) -> None:
+def test_importing_a_room_imports_only_rooms_below_it(module: str, absent: set[str]) -> None:
     program = f"import sys, {module}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert absent.isdisjoint(run.stdout.split())

@@ -90,7 +90,7 @@ def test_a_started_command_is_its_own_process_with_the_hosts_pid(lab: BuildLab) 
     assert process.wait(60) == 7
 
 
-def test_a_command_that_does_not_end_is_killed_with_what_it_started(lab: BuildLab) -> None:
+def test_a_command_that_does_not_end_is_killed_with_its_children(lab: BuildLab) -> None:
     host = lab(1)["host1"]
     with pytest.raises(AssertionError, match=r"(?s)not ended on host1 within 3 s.*stdout\nbegun"):
         host.run(["bash", "-c", "echo begun; sleep 60 & wait"], limit_seconds=3)

@@ -81,7 +81,7 @@ def test_a_one_way_cut_loses_one_way_only(lab: BuildLab, direction: Direction) -
     assert ears[receiver].hear() == "last"
 
 
-def test_parted_hosts_lose_what_they_send_each_other_alone(lab: BuildLab) -> None:
+def test_parted_hosts_lose_only_packets_to_each_other(lab: BuildLab) -> None:
     hosts = lab(3)
     hosts.part("host1", "host2")
     assert hears_nothing(hosts["host1"], "host2")

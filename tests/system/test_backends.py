@@ -95,7 +95,7 @@ def count_dtypes(text: str) -> tuple[int, int]:
 
 
 @FORKED
-def test_a_plug_in_is_used_for_what_it_is_trusted_with(
+def test_a_ucc_plug_in_runs_the_supported_collectives(
     hvdrun: Launcher, script: Path, plug_in: dict[str, str], *, forks: bool
 ) -> None:
     run = hvdrun("--backend", "ucc", "-np", "2", "python", script, environment=plug_in, forks=forks)

@@ -176,7 +176,7 @@ async def test_no_interpreter_is_asked_without_need_nor_for_a_command_without_py
 
 
 @alone
-async def test_a_python_that_is_not_there_is_what_it_is_without_a_backend() -> None:
+async def test_a_missing_python_is_reported_as_without_a_backend() -> None:
     async with checking(OBJECTS, "python3.99", "x.py") as room:
         errors = await room.spawn_all()
         assert [type(error) for error in errors] == [CommandNotFoundError] * 2

@@ -168,7 +168,7 @@ async def test_a_full_disk_is_reported_and_loses_nothing_when_there_is_room_agai
 
 
 @in_loop
-async def test_a_disk_that_stays_full_loses_what_it_has_to_and_is_tried_again(
+async def test_output_for_a_full_disk_is_lost_and_later_output_is_written(
     monkeypatch: pytest.MonkeyPatch, pipe: Screen
 ) -> None:
     disk, writer = FullDisk(monkeypatch), Writer(full_seconds=0)

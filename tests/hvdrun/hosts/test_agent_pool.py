@@ -265,7 +265,7 @@ async def test_a_host_that_is_given_up_may_get_another_agent() -> None:
 
 
 @in_loop
-async def test_a_host_that_is_left_is_let_go_and_what_it_still_says_is_shown() -> None:
+async def test_the_agent_of_a_retired_host_is_released_and_its_last_output_is_shown() -> None:
     agent = PlayedAgent()
     async with opened(a=agent) as (pool, launcher):
         agent.outbox.put_nowait(PIECE)
@@ -290,7 +290,7 @@ async def test_release_waits_for_the_output_of_a_host_that_the_job_has_left() ->
 
 
 @in_loop
-async def test_close_ends_an_agent_that_was_let_go_and_does_not_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_close_ends_a_released_agent_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "RELEASE_SECONDS", 600.0)
     slow, silent = PlayedAgent(obeys=False), PlayedAgent(obeys=False)
     async with opened(a=slow, b=silent) as (pool, _):
@@ -300,7 +300,7 @@ async def test_close_ends_an_agent_that_was_let_go_and_does_not_go(monkeypatch: 
 
 
 @in_loop
-async def test_a_host_that_the_job_has_left_cannot_be_asked() -> None:
+async def test_a_host_that_the_job_has_left_cannot_be_heard() -> None:
     async with opened() as (pool, _):
         pool.send("a", Release())
         with pytest.raises(HostLostEarlyError, match="has left it"):

@@ -121,7 +121,7 @@ def test_a_flag_of_two_words_wants_both(words: str) -> None:
 
 
 @pytest.mark.parametrize("flag", ["-np", "-H", "--hostfile", "--lease", "-x", "-p", "-i"])
-def test_a_flag_at_the_end_without_its_value_says_what_it_takes(flag: str) -> None:
+def test_the_error_of_a_flag_without_its_value_has_an_example(flag: str) -> None:
     with pytest.raises(UsageError, match=f"^{flag} lacks its value: .* as in "):
         find_command(["-v", flag])
 

@@ -148,7 +148,7 @@ def test_a_kept_signal_is_answered_when_the_job_answers_signals(number: signal.S
     assert signal.getsignal(number) is handler
 
 
-def test_afterwards_signals_mean_what_they_meant() -> None:
+def test_the_former_signal_handlers_are_restored() -> None:
     numbers = (*STOPPING, *OTHERS)
     former = [signal.getsignal(number) for number in numbers]
     answer(signal.SIGINT)

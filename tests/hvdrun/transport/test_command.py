@@ -157,7 +157,7 @@ async def test_a_chatty_command_holds_nothing_up(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_way_that_ignores_its_end_is_killed_with_what_it_started(
+async def test_a_command_that_ignores_sigterm_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "CLOSE_SECONDS", 0.2)

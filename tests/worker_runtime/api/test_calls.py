@@ -67,7 +67,7 @@ def test_a_function_does_what_its_form_says() -> None:
     assert grouped_allgather([]) == []
 
 
-def test_a_function_has_the_arguments_and_words_of_what_it_is_made_of() -> None:
+def test_a_function_has_the_arguments_and_the_documentation_of_its_form() -> None:
     of_allreduce = inspect.signature(allreduce)
     assert list(of_allreduce.parameters) == ["items", "name", "process_set"]
     assert of_allreduce.return_annotation is list

@@ -94,7 +94,7 @@ def test_numbers_that_travel_in_another_dtype_are_packed_too(dtype: torch.dtype)
     )
 
 
-def test_lazily_conjugated_and_negated_tensors_are_packed_as_what_they_seem() -> None:
+def test_lazily_conjugated_and_negated_tensors_are_packed_by_value() -> None:
     tensors = [torch.tensor([1 + 2j]).conj(), torch.tensor([3 + 4j])]
     operations = make_operations(tensors, SUM, in_place=False)
     packed = b"".join(find_batcher(operations).pack(operations))

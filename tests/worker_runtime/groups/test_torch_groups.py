@@ -242,7 +242,7 @@ def test_an_operation_of_a_joined_rank_is_given_up_when_a_signal_s_handler_raise
     assert groups.mock_calls == [call.abandon()]
 
 
-def test_a_cancellation_ends_what_it_covers_before_and_after_it() -> None:
+def test_a_cancellation_ends_works_that_it_covers_earlier_and_later() -> None:
     cancellation, ended = Cancellation(), list[str]()
     for name in ("first", "second"):
         cancellation.cover(lambda name=name: ended.append(name))

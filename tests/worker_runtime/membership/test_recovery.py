@@ -295,7 +295,7 @@ def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
         submit(engine)
 
 
-def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: Stage) -> None:
+def test_a_program_that_begins_again_by_itself_reports_its_completed_operations(stage: Stage) -> None:
     """Else the others, who have done it with this rank, would seem to be wrong."""
     engine, generation = stage.begin(size=3), stage.generations[5]
     handle = engine.submit(CommitRound(engine.find_members(GLOBAL_SET, "commit"), 1))

@@ -94,7 +94,9 @@ def test_large_values_too_are_those_of_the_call(ranks: RankPool) -> None:
     assert ranks.run(body) == [({3.0}, None), ({2.0}, None)]
 
 
-def test_a_root_that_restores_after_the_call_sends_what_it_has_restored(ranks: RankPool, tmp_path: object) -> None:
+def test_a_root_that_restores_after_the_broadcast_call_sends_the_restored_values(
+    ranks: RankPool, tmp_path: object
+) -> None:
     file = f"{tmp_path}/saved.params"
     saved = make_network(7, inputs=6)
     fill(saved, 5.0)

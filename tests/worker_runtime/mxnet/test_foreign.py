@@ -35,7 +35,7 @@ def foreign(where: str) -> Iterator[mx.Context]:
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_each_form_gives_on_a_foreign_context_what_it_gives_elsewhere(ranks: RankPool, where: str) -> None:
+def test_each_form_has_the_same_result_on_a_foreign_context(ranks: RankPool, where: str) -> None:
     forms = [form for form in FORMS if KINDS[form] != "alltoall"]
 
     def body() -> object:

@@ -373,7 +373,7 @@ def test_ranks_that_wait_for_each_other_in_a_step_get_an_error_and_can_continue(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_programs_average_what_they_should(seed: int) -> None:
+def test_random_programs_have_the_expected_averages(seed: int) -> None:
     program = make_program(seed)
     world = World(program.size, is_elastic=program.is_elastic)
     results = world.run(program.play)

@@ -182,7 +182,7 @@ def test_a_worker_whose_function_fails_leaves_the_group_when_that_is_known_and_f
     ]
 
 
-def test_outside_of_a_job_the_module_says_what_it_is_for(
+def test_outside_of_a_job_the_module_refuses_to_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("HVD_JOB", raising=False)

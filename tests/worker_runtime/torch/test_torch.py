@@ -85,7 +85,7 @@ def test_arguments_stand_in_horovods_order(name: str) -> None:
     assert all(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
 
 
-def test_all_public_functions_say_what_they_are_for() -> None:
+def test_all_public_functions_have_a_docstring() -> None:
     undocumented = [name for name in hvd.__all__ if callable(getattr(hvd, name)) and not getattr(hvd, name).__doc__]
     assert undocumented == []
 

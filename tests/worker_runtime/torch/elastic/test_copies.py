@@ -74,7 +74,7 @@ def test_a_copy_made_in_inference_mode_is_not_written_to() -> None:
     assert copy_to_host(torch.zeros(2, dtype=torch.float32), earlier).tolist() == [0.0, 0.0]
 
 
-def test_a_copy_of_a_modules_state_keeps_what_it_says_beside_its_items() -> None:
+def test_a_copy_of_a_modules_state_keeps_its_metadata() -> None:
     state = torch.nn.Linear(1, 1).state_dict()
     assert copy_to_host(state)._metadata == state._metadata != {}
 
