@@ -32,13 +32,13 @@ def test_an_interval_decides(own: Samples, state: State, is_decided: bool) -> No
     assert (verdict.state, verdict.is_decided) == (state, is_decided)
 
 
-def test_a_part_of_the_peer_s_time_may_be_asked() -> None:
+def test_a_target_may_be_a_part_of_the_peer_s_time() -> None:
     samples = {"ours": make(0.08, 0.0), "theirs": make(0.1, 0.0)}
     assert judge(Target("ours", "theirs", 0.75), samples).state is State.MISSED
     assert judge(Target("ours", "theirs", 0.85), samples).state is State.MET
 
 
-def test_a_number_of_seconds_may_be_asked() -> None:
+def test_a_target_may_be_a_number_of_seconds() -> None:
     samples = {"ours": make(0.08, 0.0), "theirs": make(0.1, 0.0)}
     assert judge(Target("ours", "theirs", 0.0, 0.07), samples).excess.middle == pytest.approx(0.01)
     assert judge(Target("ours", "theirs", 0.0, 0.09), samples).state is State.MET

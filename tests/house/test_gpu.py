@@ -122,7 +122,7 @@ def test_the_report_is_there_before_the_run_ends(tmp_path: Path) -> None:
     assert report.passed == 1, report.failed
 
 
-def test_transport_comes_first_and_every_named_file_is_there() -> None:
+def test_the_tests_of_transport_come_first_and_every_named_file_exists() -> None:
     files = sorted(list_files(), key=rank_file)
     assert files[0] == FILES[0]
     assert all(any(file.startswith(prefix) for file in files) for prefix in FILES)

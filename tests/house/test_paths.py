@@ -20,7 +20,7 @@ def find_looks(source: str) -> list[int]:
     ]
 
 
-def test_no_other_module_of_hvdrun_asks_pathlib_whether_a_path_is_there() -> None:
+def test_no_other_module_of_hvdrun_asks_pathlib_whether_a_path_exists() -> None:
     found = [
         f"{path}:{line}"
         for path, source in read_sources("hvdrun")

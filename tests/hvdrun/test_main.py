@@ -20,7 +20,7 @@ def test_help_into_a_closed_pipe_ends_like_any_program() -> None:
     assert (result.returncode, result.stderr) == (141, "")
 
 
-def test_help_onto_a_full_disk_says_so() -> None:
+def test_help_onto_a_full_disk_is_an_error_with_a_remedy() -> None:
     with Path("/dev/full").open("wb") as full:
         result = run_python("-m", "hvdrun", "--help", stdout=full)
     remedy = "see what it is redirected to"

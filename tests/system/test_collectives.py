@@ -157,7 +157,7 @@ hvd.join() if hvd.rank() == 0 else hvd.allreduce(torch.ones(1), name="never")
     assert "ValueError: no such luck" in page
 
 
-def test_a_rank_that_ends_well_in_the_middle_is_named_to_the_others(hvdrun: Launcher) -> None:
+def test_a_rank_that_exits_with_0_before_the_others_is_named_in_their_errors(hvdrun: Launcher) -> None:
     running = start(
         hvdrun,
         """
@@ -174,7 +174,7 @@ hvd.allreduce(torch.ones(100_000), name="never")
 
 
 @pytest.mark.parametrize("both", rest_nightly([False, True]))
-def test_a_job_ends_well_with_handles_that_no_thread_waits_for(hvdrun: Launcher, *, both: bool) -> None:
+def test_a_job_exits_with_0_though_no_thread_waits_for_its_handles(hvdrun: Launcher, *, both: bool) -> None:
     running = start(
         hvdrun,
         f"""

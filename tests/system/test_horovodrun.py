@@ -34,7 +34,7 @@ def test_the_words_and_the_file_of_horovodrun_do_what_they_say(hvdrun: Launcher)
 
 
 @pytest.mark.parametrize("prefix", [(), ("horovodrun",)])
-def test_output_that_its_file_cannot_take_is_said(hvdrun: Launcher, prefix: tuple[str, ...]) -> None:
+def test_output_that_cannot_be_written_to_its_file_is_reported(hvdrun: Launcher, prefix: tuple[str, ...]) -> None:
     (hvdrun.directory / "out" / "rank.0").mkdir(parents=True)
     (hvdrun.directory / "out" / "rank.0" / "stdout").symlink_to("/dev/full")
     finished = hvdrun(*prefix, "-np", "1", "--output-filename", "out", "echo", "hi", forks=True)

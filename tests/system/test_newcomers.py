@@ -25,7 +25,7 @@ print("ends with", hvd.size(), flush=True)
 """
 
 
-def test_a_newcomer_that_ends_well_before_it_joins_is_reported_and_not_started_again(hvdrun: Launcher) -> None:
+def test_a_newcomer_that_exits_with_0_before_it_joins_is_reported_and_not_started_again(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", SCRIPT)
     running = hvdrun.start("-np", "2", "--min-np", "1", "python", "train.py")
     name = r"the worker localhost:1#2, which was started while the others trained,"

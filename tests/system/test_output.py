@@ -61,7 +61,7 @@ def test_one_stream_of_bytes_arrives_unchanged(hvdrun: Launcher) -> None:
     assert hashlib.sha256(found).hexdigest() == hashlib.sha256(expected).hexdigest()
 
 
-def test_a_full_disk_is_an_error_though_all_workers_end_well(hvdrun: Launcher) -> None:
+def test_a_full_disk_is_an_error_though_all_workers_exit_with_0(hvdrun: Launcher) -> None:
     with Path("/dev/full").open("wb") as full:
         result = subprocess.run(
             hvdrun.command("-np", "1", "echo", "text"),

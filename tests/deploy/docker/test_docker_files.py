@@ -103,7 +103,7 @@ def test_compose_starts_three_hosts_with_options_that_exist(tmp_path: Path) -> N
     assert f"uid={uid}," in compose["volumes"]["token"]["driver_opts"]["o"]
 
 
-def test_compose_continues_when_a_container_ends_well() -> None:
+def test_compose_continues_when_a_container_exits_with_0() -> None:
     """By itself --exit-code-from stops all containers when the first one ends."""
     pages = (FOLDER / "compose.yaml", FOLDER.parent / "README.md")
     commands = [re.sub(r"\\\n[# ]*", "", path.read_text()) for path in pages]

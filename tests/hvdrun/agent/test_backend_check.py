@@ -167,7 +167,7 @@ async def test_a_check_without_an_answer_is_ended_when_the_agent_closes() -> Non
 
 
 @alone
-async def test_no_interpreter_is_asked_without_need_nor_for_a_command_without_python() -> None:
+async def test_no_interpreter_is_started_without_need_nor_for_a_command_without_python() -> None:
     python = ("python", "x.py")
     for wish, command in [("ucc", ("sh", "-c", "python x.py")), ("gloo", python), ("", python), ("foo", python)]:
         async with checking(OBJECTS, *command, wish=wish) as room:

@@ -154,7 +154,9 @@ sys.exit(__main__.main())
         (WITHOUT_WATCHDOG, "start its watchdog: No such file or directory; raise the limits .* on that host"),
     ],
 )
-def test_an_agent_without_resources_says_so_in_one_sentence(program: str, sentence: str, tmp_path: Path) -> None:
+def test_a_lack_of_resources_in_an_agent_is_reported_in_one_sentence(
+    program: str, sentence: str, tmp_path: Path
+) -> None:
     with start_agent(tmp_path, "-c", program) as agent:
         conversation = Conversation(agent)
         conversation.send(describe(tmp_path))

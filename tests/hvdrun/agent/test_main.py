@@ -115,7 +115,7 @@ def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: by
 
 
 @pytest.mark.parametrize("words", [(), ("-c", NOTICED_EARLY)], ids=["", "got a stop notice first"])
-def test_an_agent_that_is_released_before_its_job_begins_ends_well(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_agent_that_is_released_before_its_job_begins_exits_with_0(words: tuple[str, ...], tmp_path: Path) -> None:
     assert run_agent(codec.encode_order(Release()), tmp_path, *words) == (0, [HELLO], "")
 
 

@@ -212,7 +212,7 @@ async def test_the_next_piece_is_requested_only_when_the_worker_has_taken_the_la
 
 
 @in_loop
-async def test_a_worker_that_does_not_read_any_more_is_asked_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_that_has_closed_its_input_gets_no_more_input(caplog: pytest.LogCaptureFixture) -> None:
     story = InputStory()
     await story.feed.open(story.writer)
     os.close(story.reader)

@@ -53,7 +53,7 @@ def test_slots_are_tasks_where_tasks_were_requested_else_gpus(environment: dict[
     assert find(environment) == slots
 
 
-def test_gpus_of_each_host_are_asked_of_scontrol(scontrol: str) -> None:
+def test_scontrol_reports_the_gpus_of_each_host(scontrol: str) -> None:
     assert find({"SLURM_GPUS_ON_NODE": "7"}, scontrol) == [2, 2, 1]
     assert read_gpus("JOB_GRES=(null) Nodes=n1 CPU_IDs=0 Mem=0 GRES= MinCPUs") == {"n1": 0}
 

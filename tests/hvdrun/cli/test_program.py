@@ -115,7 +115,7 @@ def test_help_shows_groups_examples_and_every_exit_code(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("words", [["-h"], ["-np", "x", "--help"], ["--help", "-np", "2", "no-such-program"]])
-def test_help_is_given_whatever_else_is_asked(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_printed_whatever_the_other_options_are(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words, launch=REFUSE) == 0
     assert "Usage:" in capsys.readouterr().out
 
@@ -126,7 +126,7 @@ def test_the_result_of_the_launcher_is_the_exit_code() -> None:
     assert launch.call_args[0][0].workers.command == ("true", "-v")
 
 
-def test_without_a_python_on_path_the_workers_get_hvdruns_own_and_v_says_so(
+def test_without_a_python_on_path_the_workers_get_hvdruns_python_and_v_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     launch = Mock(return_value=0)
@@ -237,7 +237,7 @@ def test_levels_are_those_of_hvdrun_or_horovods_words(words: str, level: Level, 
 
 
 @pytest.mark.parametrize("words", ["-v", "--log-level debug", "--log-level=TRACE"])
-def test_a_bug_has_a_traceback_where_details_are_asked_for_and_always_in_the_log(
+def test_a_bug_has_a_traceback_in_verbose_mode_and_always_in_the_log(
     words: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def launch(_spec: JobSpec, _console: Console) -> int:
@@ -250,7 +250,7 @@ def test_a_bug_has_a_traceback_where_details_are_asked_for_and_always_in_the_log
     assert "Traceback" in text
 
 
-def test_an_error_is_in_the_log_and_said_once(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_error_is_printed_once_and_is_in_the_log(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def launch(_spec: JobSpec, _console: Console) -> int:
         raise HostsFailedError([LaunchError("a"), LaunchError("b")], 2)
 

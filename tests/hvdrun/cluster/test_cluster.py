@@ -196,7 +196,7 @@ def test_ctrl_c_ends_the_job_and_the_program_lives_on(tmp_path: Path) -> None:
     assert hvdrun.run(lambda: 1, num_proc=1, no_prefork=True) == [1]
 
 
-def test_a_cluster_that_is_closed_or_elastic_or_cannot_start_says_so() -> None:
+def test_a_closed_elastic_or_unstartable_cluster_raises_an_error() -> None:
     with pytest.raises(UsageError, match=r"run a function of an elastic job with hvdrun\.run"):
         hvdrun.Cluster(num_proc=2, min_num_proc=1)
     closed = hvdrun.Cluster(num_proc=1)

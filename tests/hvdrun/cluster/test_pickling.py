@@ -70,7 +70,7 @@ def test_a_function_keeps_the_name_of_its_file(monkeypatch: pytest.MonkeyPatch, 
     assert run_elsewhere(read_all(body)) == __file__
 
 
-def test_a_module_that_the_caller_sends_by_value_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_the_caller_sends_by_value_is_sent_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("nowhere_at_all")
     module.__file__ = "/nowhere/at_all.py"
     exec("def add(y):\n    return 3 + y\n", module.__dict__)  # noqa: S102 - our own

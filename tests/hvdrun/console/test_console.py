@@ -59,7 +59,7 @@ def test_a_notice_is_one_marked_line(pipe: Screen) -> None:
         (Level.ERROR, []),
     ],
 )
-def test_sentences_below_the_level_are_not_said_and_the_page_is(
+def test_sentences_below_the_level_are_not_printed_and_the_page_is(
     pipe: Screen, level: Level, expected: list[str]
 ) -> None:
     console = make_console(pipe, level=level)
@@ -72,7 +72,7 @@ def test_sentences_below_the_level_are_not_said_and_the_page_is(
     assert pipe.read() == "".join(f"hvdrun: {text}\n" for text in [*expected, failed])
 
 
-def test_the_log_file_has_what_is_said_and_the_console_stays_as_it_is(pipe: Screen, tmp_path: Path) -> None:
+def test_the_log_file_has_each_sentence_and_the_console_prints_as_before(pipe: Screen, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("of a job before\n")
     console = make_console(pipe, log_format=LogFormat.JSON)
     console.keep_log(tmp_path / "log")
@@ -92,7 +92,7 @@ def test_the_log_file_has_what_is_said_and_the_console_stays_as_it_is(pipe: Scre
     ]
 
 
-def test_a_record_of_json_takes_the_place_of_each_line_where_there_is_no_file(pipe: Screen) -> None:
+def test_without_a_log_file_json_records_replace_the_lines_of_the_console(pipe: Screen) -> None:
     console = make_console(pipe, marks=Marks(times=True), log_format=LogFormat.JSON)
     console.notice("x")
     assert console.report("no more", "detail")
@@ -115,7 +115,7 @@ async def test_a_log_on_a_full_disk_is_reported_once(pipe: Screen) -> None:
 
 
 @in_loop
-async def test_output_notices_and_page_come_in_the_order_in_which_they_were_said(pipe: Screen) -> None:
+async def test_output_notices_and_page_are_written_in_the_order_of_the_calls(pipe: Screen) -> None:
     console = make_console(pipe)
     await console.output.write(at(0), 0, OutputStream.STDOUT, b"one\ntwo")
     console.notice("between")
@@ -240,7 +240,7 @@ async def test_the_live_line_of_a_start_is_gone_before_anything_else_is_written(
 
 
 @pytest.mark.parametrize("notices", [0, 1])
-def test_hvdruns_own_words_or_the_end_take_the_place_of_the_live_line(terminal: Screen, notices: int) -> None:
+def test_hvdruns_own_sentences_or_the_end_replace_the_live_line(terminal: Screen, notices: int) -> None:
     console = asyncio.run(show_long_start(terminal, {"TERM": "xterm"}))
     for _ in range(notices):
         console.notice("words")

@@ -223,7 +223,7 @@ async def test_the_index_tells_which_worker_has_written_which_files(tmp_path: Pa
 
 
 @in_loop
-async def test_a_worker_heard_at_another_rank_after_its_end_has_its_exit_code_there(tmp_path: Path) -> None:
+async def test_late_output_at_another_rank_has_the_exit_code_of_the_ended_worker(tmp_path: Path) -> None:
     files = OutputFiles(tmp_path, 2, Marks(), "a1b2", clock=Clock())
     files.note_launch(launch(0, 0))
     files.note_end(at(0), 5)

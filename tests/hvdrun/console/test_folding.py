@@ -52,7 +52,9 @@ def lines(*texts: str) -> list[bytes]:
         ),
     ],
 )
-def test_a_traceback_ends_with_its_last_exception_and_the_notes_of_that(written: list[bytes], size: int) -> None:
+def test_a_traceback_ends_with_its_last_exception_and_the_notes_of_this_exception(
+    written: list[bytes], size: int
+) -> None:
     assert measure_traceback(written) == size
 
 

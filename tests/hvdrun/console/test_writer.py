@@ -81,7 +81,7 @@ async def test_drain_waits_for_a_reader_that_is_behind_while_the_loop_continues(
 
 
 @in_loop
-async def test_a_full_queue_is_let_go_by_cancelling(pipe: Screen) -> None:
+async def test_a_cancelled_drain_stops_waiting_for_a_full_queue(pipe: Screen) -> None:
     writer = Writer(capacity_bytes=10)
     writer.put(pipe.writing, b"x" * 1_000_000)
     with pytest.raises(TimeoutError):

@@ -88,7 +88,7 @@ def test_the_job_that_measures_has_the_ways_to_its_hosts_and_all_their_slots() -
     assert command == ["hvdrun", *kept, *rest]
 
 
-def test_backends_are_those_of_all_hosts_or_the_one_that_is_asked_for() -> None:
+def test_all_backends_that_each_host_has_are_chosen_or_the_requested_one() -> None:
     card, none = Host(Facts(accelerators=2), slots=2), Host(Facts(), slots=2)
     assert choose_backends({"a": card, "b": card}, None) == [Backend.GLOO, Backend.NCCL]
     assert choose_backends({"a": card, "b": none}, None) == [Backend.GLOO]

@@ -74,7 +74,7 @@ def test_all_workers_hear_what_horovod_is_to_mean(spec: JobSpec, host: str) -> N
     assert write(own, host).environment[VARIABLE] == b"on"
 
 
-def test_workers_that_share_a_host_use_one_thread_each_and_that_is_said(spec: JobSpec) -> None:
+def test_workers_that_share_a_host_use_one_thread_each_and_a_notice_says_why(spec: JobSpec) -> None:
     said: list[str] = []
     assert write(spec, "localhost", said.append).environment[b"OMP_NUM_THREADS"] == b"1"
     assert said == ["2 workers share localhost: OMP_NUM_THREADS=1, unless you set it"]

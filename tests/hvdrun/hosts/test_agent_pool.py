@@ -204,7 +204,7 @@ async def test_a_lost_host_is_abandoned_and_what_came_from_it_is_shown() -> None
 
 
 @in_loop
-async def test_agents_that_wait_for_the_job_learn_that_their_launcher_is_there() -> None:
+async def test_agents_that_wait_for_the_job_learn_that_their_launcher_lives() -> None:
     first, second, launcher, tasks = PlayedAgent(), PlayedAgent(), Launcher(), BackgroundTasks()
     pool = AgentPool(tasks, launcher.show, launcher.lose, launcher_timeout_seconds=0.06)
     async with tasks:

@@ -155,7 +155,7 @@ def find_watchdog(watchdog: ScriptWatchdog) -> int:
     return watchdog.pid
 
 
-def test_a_guardian_is_there_while_it_is_entered_and_ends_nothing_then() -> None:
+def test_a_watchdog_lives_inside_its_block_and_kills_no_script_at_the_end() -> None:
     with sleeping() as run:
         with ScriptWatchdog({}) as watchdog:
             pid = find_watchdog(watchdog)

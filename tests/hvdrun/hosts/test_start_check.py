@@ -28,7 +28,7 @@ class Scene:
         self.check.note(host, facts.encode())
 
 
-def test_hosts_are_asked_for_what_takes_no_time() -> None:
+def test_hosts_are_asked_only_for_quick_checks() -> None:
     scene = Scene()
     scene.check.ask("a")
     ((host, order),) = scene.orders

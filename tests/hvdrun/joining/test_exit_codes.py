@@ -39,7 +39,7 @@ async def test_a_released_agent_ends_with_the_job_s_exit_code(exit_code: int, tm
 @pytest.mark.parametrize("kills", [False, True])
 @pytest.mark.parametrize("refusal", ["", "the job has all its hosts."])
 @in_loop
-async def test_an_agent_gets_the_exit_code_of_a_job_that_ends_before_it_begins_there(
+async def test_an_agent_gets_the_exit_code_of_a_job_that_ends_before_it_begins_on_this_host(
     tmp_path: Path, *, kills: bool, refusal: str
 ) -> None:
     path = tmp_path / "job.token"

@@ -242,7 +242,7 @@ async def test_an_agent_reaches_the_rendezvous_through_the_launcher(tmp_path: Pa
 
 
 @in_loop
-async def test_an_agent_that_is_not_needed_ends_well(tmp_path: Path) -> None:
+async def test_an_agent_that_is_not_needed_exits_with_0(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     async with opened(path) as launcher, started(launcher.place, path) as early:
         await launcher.roster.other_than(())

@@ -76,7 +76,7 @@ def test_this_machine_is_reached_at_the_address_of_its_way_to_the_launcher() -> 
     assert "alone" in chosen.reason
 
 
-def test_the_user_s_networks_come_before_that() -> None:
+def test_networks_that_the_user_names_come_first() -> None:
     connectivity = make_findings(DOCKER, "eth1 10.1.0.1 25000", "eth0 10.0.0.1 1000", source="10.0.0.1")
     assert choose_alone(connectivity, Restriction(("eth1", "eth0"))).address == "10.1.0.1"
     with pytest.raises(NoAllowedAddressError, match="ib0"):

@@ -246,7 +246,7 @@ def test_the_launcher_is_no_host() -> None:
     assert connectivity.probers("a") == frozenset()
 
 
-def test_of_hosts_in_use_only_what_concerns_a_newcomer_is_asked() -> None:
+def test_among_hosts_in_use_only_pairs_with_a_newcomer_are_tried() -> None:
     hosts = ["a", "b", "new", "other"]
     assert plan_pairs(hosts, frozenset({"new", "other"})) == plan_pairs(hosts) - {
         ("a", "b"),

@@ -65,7 +65,7 @@ async def test_each_address_has_a_listener_of_its_own_and_no_other_address_has()
 
 
 @in_loop
-async def test_an_address_that_is_not_there_is_left_out() -> None:
+async def test_an_address_that_this_machine_lacks_is_left_out() -> None:
     async with listening("192.0.2.77", "127.0.0.1") as (_, opened):
         assert [entry.endpoint.address for entry in opened] == ["127.0.0.1"]
 

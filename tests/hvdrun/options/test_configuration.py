@@ -296,7 +296,7 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         write_configuration(tmp_path / "job.toml", {"forwarded": (os.fsdecode(b"A=\x80"),)})
 
 
-def test_a_written_file_is_private_whatever_was_there(tmp_path: Path) -> None:
+def test_a_written_file_is_private_though_a_public_one_existed(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("old: " + "x" * 1000)
     path.chmod(0o644)

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_a_path_that_cannot_be_looked_at_is_not_there(folder: Path, name: str) -> None:
+def test_a_path_that_cannot_be_looked_at_counts_as_missing(folder: Path, name: str) -> None:
     assert not exists(folder / name)
     assert not is_file(folder / name)
     assert not is_folder(folder / name)

@@ -92,7 +92,7 @@ def test_with_bash_a_prefix_may_use_its_words(python: str, tmp_path: Path) -> No
     assert done.stdout == MARK + b"-P -m hvdrun.agent blue\n"
 
 
-def test_a_home_directory_is_the_one_there(tmp_path: Path, python: str) -> None:
+def test_a_tilde_means_the_home_directory_on_the_remote_host(tmp_path: Path, python: str) -> None:
     done = run(RemoteAgent(f"~/{Path(python).name}"), HOME=str(tmp_path))
     assert done.stdout.startswith(MARK + b"-P")
 

@@ -131,7 +131,7 @@ async def test_closing_ends_waits_and_subscriptions(tmp_path: Path) -> None:
     await server.stop(None)
 
 
-def test_closing_does_not_wait_for_an_agent_that_is_not_there(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_a_missing_agent(tmp_path: Path) -> None:
     with open_subscription(tmp_path / "s") as subscription, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(subscription.wait, find, float("inf"))
         wait_until(lambda: subscription._call is not None)

@@ -208,7 +208,7 @@ def test_the_order_in_which_joins_arrive_does_not_matter(hosts: tuple[Host, ...]
 
 @settings(max_examples=30)
 @given(hosts=hosts, data=st.data())
-def test_the_order_in_which_workers_end_well_does_not_matter(hosts: tuple[Host, ...], data: st.DataObject) -> None:
+def test_the_order_in_which_workers_exit_with_0_does_not_matter(hosts: tuple[Host, ...], data: st.DataObject) -> None:
     size = sum(host.slots for host in hosts)
     state, _ = membership.step(membership.begin(Policy.static(size)), HostsChanged(hosts))
     finishes: list[Effect] = []

@@ -225,7 +225,7 @@ def test_agents_run_behind_a_prefix_on_every_node(slurm: Slurm) -> None:
     assert re.findall(r"\] yes$", slurm.output(job), re.MULTILINE) == ["] yes"] * 3
 
 
-def test_an_agent_with_fewer_cpus_than_the_job_says_so(lab: BuildLab) -> None:
+def test_an_agent_with_fewer_cpus_than_the_job_warns(lab: BuildLab) -> None:
     """Where tasks are bound, a step of one CPU leaves the agent one of the job's two."""
     require_slurm()
     with Slurm(lab(1), task_plugin="task/affinity") as slurm:

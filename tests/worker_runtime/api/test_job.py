@@ -201,7 +201,7 @@ def test_each_number_is_read_from_its_own_variable() -> None:
     assert read_numbers(variables) == Assignment(rank=5, size=6, local_rank=1, local_size=2, cross_rank=3, cross_size=4)
 
 
-def test_a_job_is_elastic_only_where_its_agent_says_so() -> None:
+def test_a_job_is_elastic_only_where_the_variable_of_its_agent_is_1() -> None:
     assert [read_is_elastic({"HOROVOD_ELASTIC": value}) for value in "10"] == [True, False]
     assert not read_is_elastic({})
 

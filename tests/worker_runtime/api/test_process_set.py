@@ -75,7 +75,7 @@ def test_sets_are_added_used_removed_and_their_numbers_used_again(ranks: RankPoo
         assert numbers == (None, 1)
 
 
-def test_wrong_sets_are_refused_before_anything_is_asked(ranks: RankPool) -> None:
+def test_wrong_sets_are_refused_before_any_request(ranks: RankPool) -> None:
     def body() -> object:
         some = add_process_set([0])
         for wrong in ([0], [0, 1], some, ProcessSet([0])):
@@ -132,7 +132,7 @@ def test_all_ranks_are_in_set_0() -> None:
     assert (sets.numbers, sets.count(0), sets.list_ranks(0), sets.version(0)) == ((0,), 4, (0, 1, 2, 3), -1)
 
 
-def test_a_set_is_found_by_its_members_alone_and_while_it_is_there() -> None:
+def test_only_members_find_a_process_set_and_only_until_its_removal() -> None:
     sets = ProcessSets(2, 4)
     sets.add(1, (1, 2), 7)
     sets.add(2, (0, 3), 8)

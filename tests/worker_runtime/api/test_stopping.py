@@ -70,7 +70,7 @@ def test_a_rank_that_is_alone_looks_for_its_agent_s_file_until_it_is_no_worker_a
     assert (notice.has_come(), stopping()) == (False, True)  # once it is true it stays true
 
 
-def test_after_a_step_no_rank_is_asked() -> None:
+def test_after_a_step_stopping_needs_no_collective() -> None:
     steps = SimpleNamespace(is_stopping=False, has_stepped=True)
     engine = SimpleNamespace(steps=steps, size=2)
     stopping = partial(Runtime.is_stopping, SimpleNamespace(engine=engine))

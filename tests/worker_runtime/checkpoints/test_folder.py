@@ -65,7 +65,7 @@ def test_the_two_newest_stay_in_a_folder_that_is_made_for_them(tmp_path: Path) -
     ],
     ids=["short", "half", "empty", "bit at 0", "bit at 999", "bit in the mark", "bit in the sum", "longer"],
 )
-def test_a_damaged_one_is_skipped_for_the_one_before_and_said(
+def test_a_damaged_checkpoint_is_reported_and_the_former_one_is_used(
     tmp_path: Path, damage: Callable[[bytes], bytes], words: str
 ) -> None:
     write(tmp_path, b"one" * 1000, b"2" * 1000)

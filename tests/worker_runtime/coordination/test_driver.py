@@ -70,7 +70,7 @@ def test_a_burst_is_few_messages_and_responses_may_come_in_any_order(ends: Ends)
     assert {player.wait(handle) for handle in handles} == {b"answered"}
 
 
-def test_more_may_be_asked_while_the_background_waits_for_a_response(ends: Ends) -> None:
+def test_more_requests_may_be_sent_while_the_background_waits_for_a_response(ends: Ends) -> None:
     player, sequencer = ends
     handles = []
     for name in ("first", "second"):
@@ -245,7 +245,7 @@ def test_leaving_leaves_no_thread_and_no_descriptor() -> None:
     assert threading.active_count() <= before[1]
 
 
-def test_goodbye_is_said_once_with_the_reason_for_which_others_cannot_continue(ends: Ends) -> None:
+def test_one_farewell_is_sent_with_the_reason_why_others_cannot_continue(ends: Ends) -> None:
     player, sequencer = ends
     player.driver.quit(lambda: Farewell("it failed"))
     player.driver.leave(lambda: Farewell("later"))

@@ -101,7 +101,7 @@ def test_a_process_that_cannot_serve_is_explained(capfd: pytest.CaptureFixture[s
     assert "203.0.113.1" in capfd.readouterr().err
 
 
-def test_a_python_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     before = count_descriptors()
     message = "/nowhere/python could not be started: No such file"
@@ -155,7 +155,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_forked_child_can_let_go_of_it() -> None:
+def test_a_forked_child_can_drop_the_sequencer() -> None:
     with closing(SequencerProcess("127.0.0.1")) as process:
         process.activate(1, 2, KEY)
         connect(process)

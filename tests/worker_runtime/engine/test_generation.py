@@ -147,7 +147,7 @@ def test_only_in_a_job_that_survives_it_the_exit_code_decides_what_an_end_means(
         assert other.sequencer.read() == (Frame.END, b"\0ended (ValueError: no such luck)")
 
 
-def test_a_rank_that_has_ended_well_is_reported_to_the_sequencer_of_its_generation(before: PlayedGeneration) -> None:
+def test_a_rank_that_has_exited_with_0_is_reported_to_the_sequencer_of_its_generation(before: PlayedGeneration) -> None:
     succession = make_succession(before)
     succession.note_departed(7, 1)
     succession.note_departed(1, 2)
@@ -157,7 +157,7 @@ def test_a_rank_that_has_ended_well_is_reported_to_the_sequencer_of_its_generati
     assert before.sequencer.read() == (Frame.LEAVE, b"")
 
 
-def test_a_rank_that_has_ended_well_before_all_were_connected_is_reported_then(
+def test_a_rank_that_exits_with_0_before_all_are_connected_is_reported_after_the_connection(
     before: PlayedGeneration, after: PlayedGeneration
 ) -> None:
     succession = make_succession(before)

@@ -30,7 +30,7 @@ def test_numbers_increase_from_one_in_each_table() -> None:
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_poll_says_whether_an_operation_is_done_as_often_as_asked(*, is_done: bool) -> None:
+def test_poll_can_be_repeated(*, is_done: bool) -> None:
     table = make_table()
     number = table.add(give("a", is_done=is_done))
     assert [table.poll(number), table.poll(number)] == [is_done] * 2

@@ -129,9 +129,7 @@ def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: S
 
 
 @pytest.mark.parametrize("response", [b"", STOPPING])
-def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_there(
-    scene: Scene, response: bytes
-) -> None:
+def test_a_step_that_others_have_committed_has_their_stop_notice(scene: Scene, response: bytes) -> None:
     handle = scene.ask(CommitRound(scene.all_ranks, 1))
     scene.interrupt()
     scene.resume(Done(THREE, 1, response=response))

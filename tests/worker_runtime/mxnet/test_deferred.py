@@ -54,7 +54,7 @@ def test_deferred_parameters_are_broadcast_each_time_that_they_are_initialised(r
     assert reported[0][2] > 2
 
 
-def test_a_restored_root_continues_and_the_others_get_its_values_of_then(ranks: RankPool) -> None:
+def test_a_restored_root_continues_and_the_others_get_the_values_of_its_call(ranks: RankPool) -> None:
     def body() -> object:
         is_root = hvd.rank() == 0
         network = make_network(hvd.rank(), inputs=6 if is_root else 0)

@@ -71,7 +71,7 @@ def test_gradients_of_several_dtypes_and_layouts_are_averaged(world: World) -> N
         (Combination(Reduction.AVERAGE, 1 / 8, 8.0), 2.5),
     ],
 )
-def test_gradients_are_combined_as_was_asked(world: World, how: Combination, expected: float) -> None:
+def test_gradients_are_combined_as_the_options_say(world: World, how: Combination, expected: float) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 1, how=how)
         return [train(reducer, parameters, 1.0 + 3 * engine.rank) for _ in range(3)]

@@ -226,7 +226,7 @@ def test_the_elastic_state_has_what_was_prepared_and_scales_with_the_job(ranks: 
     assert ranks.run(body) == [pytest.approx(0.8)] * 2
 
 
-def test_a_second_model_does_not_take_the_place_of_the_first_in_the_state(ranks: RankPool) -> None:
+def test_a_second_model_does_not_replace_the_first_in_the_state(ranks: RankPool) -> None:
     def body() -> object:
         model, judge, state = make_model(), make_model(), hvd.elastic.TorchState(epoch=0)
         model, optimizer = hvd.prepare(model, make_optimizer(model), state=state)

@@ -100,7 +100,7 @@ def test_training_that_begins_again_continues_in_the_same_epoch(runtime: SimpleN
     assert ([*chain(*read(loader, runtime))], loader.sampler.epoch) == (list(range(COUNT)), 1)
 
 
-def test_the_first_pass_of_a_loader_is_dealt_among_the_workers_that_there_are_by_then(runtime: SimpleNamespace) -> None:
+def test_the_first_pass_of_a_loader_is_shared_by_the_workers_at_its_begin(runtime: SimpleNamespace) -> None:
     runtime.engine = Communicator.take(0, 1)  # a worker that has not joined the others yet
     loader = make_loader()
     runtime.engine = Communicator.take(1, 2)

@@ -15,7 +15,7 @@ def make_sparse(values: list[float]) -> torch.Tensor:
     return torch.sparse_coo_tensor(indices, torch.tensor(values), (4,), check_invariants=True)
 
 
-def test_a_sparse_allreduce_returns_what_waits_and_gives_the_result_as_often_as_asked(ranks: RankPool) -> None:
+def test_a_sparse_allreduce_returns_a_function_that_waits_and_can_be_repeated(ranks: RankPool) -> None:
     def body() -> object:
         wait = sparse_allreduce_async(make_sparse([1.0] * (hvd.rank() + 1)), "sum", hvd.Sum)
         average = sparse_allreduce_async(make_sparse([1.0] * (hvd.rank() + 1)), None, hvd.Average)()

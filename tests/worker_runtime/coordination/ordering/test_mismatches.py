@@ -76,7 +76,7 @@ def test_a_difference_of_notes_is_reported_before_the_shapes_that_come_from_it()
     assert "allgather" not in text
 
 
-def test_the_text_does_not_depend_on_the_rank_that_asked_first() -> None:
+def test_the_text_does_not_depend_on_the_order_of_the_requests() -> None:
     asked = ask(ALLREDUCE, replace(ALLREDUCE, shapes=((9,),)), replace(ALLREDUCE, shapes=((7,),)))
     assert len({find_mismatch(dict(order), {}) for order in permutations(asked.items())}) == 1
 

@@ -40,7 +40,7 @@ def test_a_burst_is_released_as_one_by_each_ranks_own_numbers() -> None:
     assert read(run) == {0: [(0, 5, (2, 0, 1), b"abc")], 1: [(7, 5, (2, 0, 1), b"abc")]}
 
 
-def test_ranks_that_have_asked_as_many_requests_receive_the_same() -> None:
+def test_ranks_with_equally_many_requests_receive_the_same_bytes() -> None:
     run = ReleaseRange(make_release(5), make_asked(3, 3), b"ab")
     (_, first), (_, second) = run.encode()
     assert first is second

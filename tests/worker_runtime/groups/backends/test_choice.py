@@ -174,7 +174,9 @@ def test_the_answer_is_what_torch_has_and_the_job_can_use(
     assert re.search(words, read_answer(capsys.readouterr().out.encode()) or "")
 
 
-def test_a_python_without_torch_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_python_without_torch_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["backends", "ucc"])
     for name in [name for name in sys.modules if name.startswith("worker_runtime.groups.backends.")]:
         monkeypatch.delitem(sys.modules, name)

@@ -106,7 +106,7 @@ class StubGloo:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_gloo_is_asked_and_nothing_is_put_around_its_groups(device: str) -> None:
+def test_gloo_makes_the_groups_and_nothing_wraps_them(device: str) -> None:
     gloo = StubGloo()
     make = compose(GLOO_ALONE, cast("Gloo", gloo), NUMBERS)
     group, _ = make("set/3/x", 1, 2, device, LIMIT)
@@ -133,7 +133,7 @@ def test_cuda_tensors_take_nccl_and_cpu_tensors_gloo(monkeypatch: pytest.MonkeyP
     assert make("set/3/cpu", 1, 2, "cpu", LIMIT)[0] is gloo.group
 
 
-def test_a_backend_that_is_not_there_any_more_is_an_error_of_making_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_backend_is_an_error_of_making_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GatedGroup, "__init__", lambda *_: pytest.fail("a group was made"))
     monkeypatch.setattr("worker_runtime.groups.backends.ucc._list_faulty", lambda *_: [0])
     if dist.is_ucc_available():
