@@ -74,7 +74,7 @@ def count_floors(graph: Graph) -> int:
 
 
 @pytest.mark.parametrize("package", LIMITS)
-def test_no_circle_of_files_or_rooms(package: str) -> None:
+def test_no_files_and_no_rooms_import_each_other_in_a_circle(package: str) -> None:
     graph = read_graph(package)
     assert find_circle(graph) == []
     assert find_circle(join_rooms(graph)) == []

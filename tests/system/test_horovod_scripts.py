@@ -119,7 +119,7 @@ def test_without_an_installed_horovod_ours_stands_in(hvdrun: Launcher, way: str)
     assert ask(hvdrun, *command, forks=forks) == {"version": OURS, "child": OURS, "search": str(FOLDER)}
 
 
-def test_off_means_never(hvdrun: Launcher) -> None:
+def test_shim_off_serves_no_horovod(hvdrun: Launcher) -> None:
     reported = ask(hvdrun, "--horovod-shim", "off", "python", "train.py")
     nothing = "No module named 'horovod'"
     assert reported == {"version": nothing, "child": f"ModuleNotFoundError: {nothing}", "search": None}

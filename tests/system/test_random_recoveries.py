@@ -75,7 +75,7 @@ def kill_some(killer: Killer, seed: int, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", rest_nightly(range(RUNS), first=2))
-def test_workers_are_killed_at_random(hvdrun: Launcher, seed: int, toll: Counter[str]) -> None:
+def test_a_training_survives_random_kills(hvdrun: Launcher, seed: int, toll: Counter[str]) -> None:
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
     folder = hvdrun.directory / "notes"
     folder.mkdir()

@@ -72,7 +72,7 @@ def test_where_one_rank_fails_in_the_middle_all_end_and_the_next_world_is_right(
 
 @pytest.mark.skipif(not PROGRAMS, reason="HVDRUN_SOAK_PROGRAMS says how many; make soak does")
 @pytest.mark.timeout(0)
-def test_many_random_programs_on_four_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_random_programs_on_four_ranks_give_the_result_of_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     total: Counter[str] = Counter()
     with Ranks(SOAK_SIZE) as ranks:
         for seed in range(1000, 1000 + PROGRAMS):

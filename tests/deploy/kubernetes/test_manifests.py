@@ -173,7 +173,7 @@ def test_hvdrun_understands_every_command() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_pod_has(rule: str) -> None:
+def test_every_pod_keeps_the_rule(rule: str) -> None:
     assert [pod.name for pod in PODS if not RULES[rule](pod)] == []
 
 
@@ -266,7 +266,7 @@ def test_kueue_is_a_label_more_than_the_base() -> None:
 
 
 @pytest.mark.parametrize("folder", ALL, ids=lambda folder: folder.name)
-def test_kubectl_makes_the_same_of(folder: Path) -> None:
+def test_kubectl_renders_the_same_documents_as_our_renderer(folder: Path) -> None:
     assert sort(run_kubectl(folder)) == sort(render(folder))
 
 

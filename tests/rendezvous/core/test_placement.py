@@ -40,7 +40,7 @@ def test_slots_beyond_the_need_cost_nothing() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 30), st.integers(0, 10))
-def test_never_below_the_least_nor_above_the_most(offers: list[int], least: int, room: int) -> None:
+def test_the_number_of_workers_stays_between_the_least_and_the_most(offers: list[int], least: int, room: int) -> None:
     hosts = [Host(f"h{number}", slots) for number, slots in enumerate(offers)]
     if sum(offers) < least:
         with pytest.raises(TooFewSlotsError):

@@ -83,7 +83,9 @@ def test_the_average_of_equal_integers_is_that_integer(size: int) -> None:
     ],
     ids=str,
 )
-def test_the_end_of_a_reduction_over_two(how: Combination, values: list[float], expected: list[float]) -> None:
+def test_a_reduction_over_two_ranks_is_completed_in_the_buffer(
+    how: Combination, values: list[float], expected: list[float]
+) -> None:
     buffer = torch.tensor(values)
     conclude_(buffer, how, 2)
     assert buffer.tolist() == expected

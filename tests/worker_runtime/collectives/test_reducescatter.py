@@ -34,7 +34,7 @@ def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(reduction: 
                 torch.testing.assert_close(result, expected[[(0, 2), (2, 4), (4, 5)][rank][0] :][: (2, 2, 1)[rank]])
 
 
-def test_complex_and_truth_values() -> None:
+def test_complex_and_truth_values_are_reduced() -> None:
     def body(engine: ThreadEngine) -> object:
         (sums,) = engine.run(Reducescatter([torch.tensor([1j, engine.rank]).conj()], AVERAGE, engine.all, "r.x"))
         true = torch.tensor([engine.rank == 0, False])

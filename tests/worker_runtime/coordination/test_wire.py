@@ -41,7 +41,7 @@ def encode(asked: Asked) -> bytes:
 
 
 @given(number=st.integers(0, 2**32 - 1), signature=SIGNATURES)
-def test_signatures(number: int, signature: Signature) -> None:
+def test_a_signature_survives_the_wire(number: int, signature: Signature) -> None:
     assert wire.decode_signature(memoryview(wire.encode_signature(number, signature))) == (number, signature)
 
 
@@ -110,7 +110,7 @@ def test_a_release_to_a_rank_that_joined_is_complete(
     assert wire.decode_neutral(memoryview(wire.encode_neutral(release))) == release
 
 
-def test_refusals_and_blocks() -> None:
+def test_refusals_and_blocks_survive_the_wire() -> None:
     assert wire.decode_numbered(memoryview(wire.encode_numbered(5, "nö"))) == (5, "nö")
     for is_blocked in (True, False):
         assert wire.decode_blocked(memoryview(wire.encode_blocked(9, is_blocked=is_blocked))) == (9, is_blocked)

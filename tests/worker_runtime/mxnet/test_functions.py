@@ -31,7 +31,7 @@ def test_arrays_of_every_dtype_become_the_roots_in_place(ranks: RankPool, root: 
     assert ranks.run(body) == [[[root + 1]] * len(CLASSES)] * 2
 
 
-def test_parameters_of_gluon_on_all_contexts(ranks: RankPool) -> None:
+def test_parameters_of_gluon_become_the_roots_on_all_contexts(ranks: RankPool) -> None:
     def body() -> object:
         block = mx.gluon.nn.Dense(2, in_units=3)
         block.initialize(mx.init.Constant(hvd.rank()), ctx=[mx.cpu(0), mx.cpu(1)])

@@ -135,7 +135,9 @@ def test_identity_files_add_up_and_replace_the_default_ones(resolve: Resolve) ->
 @pytest.mark.parametrize(
     ("value", "accepts"), [("accept-new", True), ("no", True), ("off", True), ("yes", False), ("ask", False)]
 )
-def test_strict_host_key_checking(resolve: Resolve, value: str, *, accepts: bool) -> None:
+def test_strict_host_key_checking_decides_whether_an_unknown_key_is_accepted(
+    resolve: Resolve, value: str, *, accepts: bool
+) -> None:
     assert resolve(f"StrictHostKeyChecking {value}\n").accept_new is accepts
 
 

@@ -139,7 +139,7 @@ def test_an_unknown_name_is_reported_with_a_similar_one(home: Home, host: str, a
     assert caught.value.host == host
 
 
-def test_a_way_through_jump_hosts(home: Home, server: SshServer, tmp_path: Path) -> None:
+def test_a_host_is_reached_through_two_jump_hosts(home: Home, server: SshServer, tmp_path: Path) -> None:
     with serving(tmp_path / "jump") as jump:
         jump.authorize(home.key)
         home.trust(server, jump)

@@ -43,7 +43,7 @@ def test_frames_arrive_however_they_are_cut(ends: Ends, piece_bytes: int) -> Non
     assert bodies == BODIES[:3]
 
 
-def test_nothing_has_come_after_all(ends: Ends) -> None:
+def test_a_read_without_data_returns_no_bytes(ends: Ends) -> None:
     assert ends.connection.receive_bytes(10) == b""
 
 
@@ -54,14 +54,14 @@ def test_a_frame_that_is_announced_too_long_is_refused_before_it_comes(ends: End
         ends.connection.receive()
 
 
-def test_the_end(ends: Ends) -> None:
+def test_the_end_of_a_connection_raises(ends: Ends) -> None:
     ends.peer.close()
     ends.wait()
     with pytest.raises(ConnectionEndedError, match=r"^ended$"):
         ends.connection.receive()
 
 
-def test_the_end_in_the_middle(ends: Ends) -> None:
+def test_the_end_in_the_middle_of_a_message_raises(ends: Ends) -> None:
     ends.peer.sendall(FRAMES[:-1])
     ends.peer.close()
     assert receive(ends, len(BODIES) - 1) == BODIES[:-1]
@@ -69,7 +69,7 @@ def test_the_end_in_the_middle(ends: Ends) -> None:
         receive(ends, 1)
 
 
-def test_a_broken_connection(ends: Ends) -> None:
+def test_a_broken_connection_raises(ends: Ends) -> None:
     ends.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     ends.peer.close()
     ends.wait()

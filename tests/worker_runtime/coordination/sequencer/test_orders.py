@@ -15,7 +15,7 @@ def make_line(**changes: object) -> bytes:
     return json.dumps({"generation": 3, "size": 4, "key": KEY.hex(), **changes}).encode()
 
 
-def test_an_activation() -> None:
+def test_an_activation_is_parsed() -> None:
     assert parse_activation(make_line()) == Activation(3, 4, KEY)
 
 
@@ -62,7 +62,7 @@ def order(generation: int) -> bytes:
     return make_line(generation=generation) + b"\n"
 
 
-def test_a_line_that_comes_in_pieces(pipe: tuple[Orders, int]) -> None:
+def test_a_line_that_comes_in_pieces_is_read_when_it_is_complete(pipe: tuple[Orders, int]) -> None:
     orders, write = pipe
     line = order(1)
     os.write(write, line[:10])
@@ -71,7 +71,7 @@ def test_a_line_that_comes_in_pieces(pipe: tuple[Orders, int]) -> None:
     assert orders.read() == Activation(1, 4, KEY)
 
 
-def test_the_newest_of_several(pipe: tuple[Orders, int]) -> None:
+def test_of_several_orders_the_newest_activation_is_read(pipe: tuple[Orders, int]) -> None:
     orders, write = pipe
     os.write(write, order(1) + order(3) + order(2) + b"\n")
     assert orders.read() == Activation(3, 4, KEY)
@@ -85,7 +85,7 @@ def test_a_stop_notice_stays_and_is_no_activation(pipe: tuple[Orders, int]) -> N
     assert (orders.read(), orders.is_stopping) == (Activation(2, 4, KEY), True)
 
 
-def test_the_end_of_the_owner() -> None:
+def test_the_end_of_the_owner_raises_eoferror() -> None:
     read, write = os.pipe()
     os.close(write)
     with pytest.raises(EOFError):

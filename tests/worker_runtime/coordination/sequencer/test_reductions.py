@@ -24,7 +24,7 @@ PLAIN: dict[Reduction, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("reduction", PLAIN)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_every_dtype_and_reduction(dtype: str, reduction: Reduction, size: int) -> None:
+def test_every_reduction_of_every_dtype_agrees_with_plain_python(dtype: str, reduction: Reduction, size: int) -> None:
     columns = [[0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 1, 2], [2, 0, 1, 1], [1, 2, 2, 1]][:size]
     total = reduce(dtype, reduction, [np.array(column, dtype).tobytes() for column in columns])
     expected = [functools.reduce(PLAIN[reduction], row) for row in zip(*columns, strict=True)]
@@ -41,7 +41,7 @@ def test_every_dtype_and_reduction(dtype: str, reduction: Reduction, size: int) 
         (Reduction.PRODUCT, [False, False, False, True]),
     ],
 )
-def test_truth_values(reduction: Reduction, expected: list[bool]) -> None:
+def test_truth_values_are_reduced(reduction: Reduction, expected: list[bool]) -> None:
     columns = np.array([[0, 0, 1, 1], [0, 1, 0, 1]], bool)
     total = reduce("bool", reduction, [column.tobytes() for column in columns])
     assert np.frombuffer(total, bool).tolist() == expected
