@@ -103,7 +103,7 @@ def test_the_wheel_has_the_version_that_hvdrun_prints(wheel: dict[str, bytes]) -
     assert read_metadata(wheel)["Version"] == __version__
 
 
-def test_pip_installs_it_in_no_python_that_is_too_old(wheel: dict[str, bytes]) -> None:
+def test_pip_installs_hvdrun_in_no_python_that_is_too_old(wheel: dict[str, bytes]) -> None:
     assert read_metadata(wheel)["Requires-Python"] == ">=3.11"
 
 

@@ -31,7 +31,7 @@ def read_plan(text: str) -> dict[str, dict[str, str]]:
     return shown
 
 
-def test_the_environment_it_shows_is_what_the_workers_get(hvdrun: Launcher) -> None:
+def test_the_shown_environment_is_that_of_the_workers(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", PRINTS)
     around = {"HVD_JOB": "around", "OMP_NUM_THREADS": "3", "RANK": "7"}
     planned = hvdrun(*HOSTS, "--dry-run", "python", "train.py", environment=around)

@@ -44,7 +44,9 @@ def run_both_ways(
     ],
     ids=["script", "module"],
 )
-def test_a_program_finds_the_same(hvdrun: Launcher, command: tuple[str, ...], environment: dict[str, str]) -> None:
+def test_a_program_finds_the_same_environment_forked_and_executed(
+    hvdrun: Launcher, command: tuple[str, ...], environment: dict[str, str]
+) -> None:
     (hvdrun.directory / "package").mkdir()
     for name in ("script.py", "package/__main__.py"):
         hvdrun.write(name, FACTS)
@@ -93,7 +95,7 @@ print("differing", json.dumps(differing))
 
 
 @pytest.mark.parametrize(("size", "threads"), rest_nightly([(1, None), (2, None), (2, "2")]))
-def test_torch_trains_alike(hvdrun: Launcher, size: int, threads: str | None) -> None:
+def test_torch_trains_alike_forked_and_executed(hvdrun: Launcher, size: int, threads: str | None) -> None:
     hvdrun.write("script.py", TRAINS)
     environment = {} if threads is None else {"OMP_NUM_THREADS": threads}
     reported: list[dict[str, list[str]]] = []

@@ -38,7 +38,7 @@ def test_plain_programs_never_join_and_their_first_words_end_it(hvdrun: Launcher
         assert "joined" not in after[after.index("hello") :]
 
 
-def test_ctrl_z_takes_it_away(hvdrun: Launcher) -> None:
+def test_ctrl_z_erases_the_start_line(hvdrun: Launcher) -> None:
     hvdrun.write("program.py", PLAIN)
     with open_terminal(hvdrun, "python", "program.py") as terminal:
         terminal.wait_for(SHOWN, 60)

@@ -122,7 +122,7 @@ async def test_hosts_that_reach_the_launcher_receive_an_address_of_it() -> None:
 
 @needs_network
 @in_loop
-async def test_a_host_that_does_not_comes_through_its_ssh_connection() -> None:
+async def test_a_host_that_does_not_reach_the_launcher_uses_its_ssh_connection() -> None:
     agents = {"a": Machine(ADDRESSES["a"]), "b": Machine(ADDRESSES["b"], unreached=[LAUNCHER])}
     routes, site = await find(agents)
     assert routes["b"] == Route(ADDRESSES["b"], "eth7", Endpoint(LOOPBACK, TUNNEL_PORT))

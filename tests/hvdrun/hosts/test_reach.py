@@ -129,7 +129,7 @@ def test_the_configuration_says_how_to_get_to_a_host(spec: JobSpec) -> None:
     assert resolve("b", spec).port == 22
 
 
-def test_the_options_outweigh_it(home: Path, spec: JobSpec) -> None:
+def test_the_options_of_the_command_line_outweigh_the_configuration(home: Path, spec: JobSpec) -> None:
     key = home / "key"
     target = resolve(
         "a", with_fields(spec, ssh_port=2200, ssh_identity_file=key, ssh_accept_new=True, users={"a": "me"})

@@ -208,7 +208,7 @@ def test_few_hosts_are_tried_in_all_pairs(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [ALL_PAIRS_LIMIT + 1, 63, 64, 65, 1000])
-def test_of_many_hosts_each_tries_few_and_is_tried_by_several(count: int) -> None:
+def test_of_many_hosts_each_tries_few_peers_and_is_tried_by_several(count: int) -> None:
     hosts = name_hosts(count)
     pairs = plan_pairs(hosts)
     tries = Counter(one for one, _ in pairs)

@@ -52,7 +52,7 @@ def test_yaml_gives_texts_as_they_would_be_typed(tmp_path: Path) -> None:
     assert found.sources["min_size"].endswith("job.yaml, line 3")
 
 
-def test_toml_gives_the_same(tmp_path: Path) -> None:
+def test_toml_gives_the_same_values_as_yaml(tmp_path: Path) -> None:
     text = 'np = 8\ngrace = 1.5\nx = "A=1"\nmca = ["pml", "ob1"]\nno-prefix = true\ndry-run = false\n'
     assert read_configuration(write(tmp_path, text, "job.toml")).given == {
         "size": "8",

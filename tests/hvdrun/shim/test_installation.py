@@ -55,7 +55,7 @@ def put_horovod(site: Path) -> None:
     (site / "horovod" / "__init__.py").write_text(f"__version__ = '{THEIRS}'\n", encoding="utf-8")
 
 
-def test_installed_it_is_there_and_uninstalled_it_is_not(run: Run, site: Path) -> None:
+def test_horovod_is_found_when_it_is_installed_and_not_when_it_is_uninstalled(run: Run, site: Path) -> None:
     assert run("--path") == (0, str(FOLDER), "")
     assert run("-c", ASKS)[0] == 1
     code, output, _ = run("--install")

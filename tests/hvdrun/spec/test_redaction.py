@@ -20,7 +20,7 @@ def test_a_name_of_a_secret_is_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHER_NAMES.split())
-def test_other_names_are_not(name: str) -> None:
+def test_other_names_are_no_names_of_secrets(name: str) -> None:
     assert not names_a_secret(name)
     assert redact_value(name, "4") == "4"
 

@@ -199,7 +199,7 @@ def test_frames_of_hvdrun_are_left_out(suite: Suite) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("words", [["-n", "2"], ["-s", "--import-mode=importlib"]], ids=["xdist", "no capture"])
-def test_outcomes_are_the_same_under(folder: Path, words: list[str]) -> None:
+def test_outcomes_are_the_same_under_the_options_of_pytest(folder: Path, words: list[str]) -> None:
     suite = run_suite(folder, words)
     assert suite.outcomes == OUTCOMES, suite.output
 

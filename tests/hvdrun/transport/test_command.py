@@ -59,7 +59,7 @@ def test_a_path_of_rsh_counts_from_the_folder_of_hvdrun(monkeypatch: pytest.Monk
 
 
 @in_loop
-async def test_rsh_is_given_the_host_and_a_command_for_a_shell(tmp_path: Path) -> None:
+async def test_rsh_gets_the_host_and_a_command_for_a_shell(tmp_path: Path) -> None:
     program = write_script(tmp_path / "rsh", RSH).python
     transport = Transports().make("far", make_spec("far", rsh=(program,), users={"far": "me"}))
     try:

@@ -196,7 +196,7 @@ def test_no_decision_makes_a_generation_too_small(loss: Loss, least: int, newcom
 
 @few
 @given(losses(), st.data())
-def test_the_order_in_which_they_report_does_not_matter(loss: Loss, data: st.DataObject) -> None:
+def test_the_order_of_the_reports_does_not_matter(loss: Loss, data: st.DataObject) -> None:
     order = data.draw(st.permutations(list(loss.reports)))
     shuffled = {rank: loss.reports[rank] for rank in order}
     assert decide(Situation(loss.size, loss.reports)) == decide(Situation(loss.size, shuffled))

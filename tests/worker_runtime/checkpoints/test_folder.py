@@ -42,7 +42,7 @@ def find(folder: Path) -> tuple[bytes | None, list[str]]:
     return (None if path is None else path.read_bytes().split(b"hvdrun.1")[0]), said
 
 
-def test_the_two_newest_stay_in_a_folder_that_is_made_for_them(tmp_path: Path) -> None:
+def test_the_two_newest_checkpoints_stay_in_a_folder_that_is_made_for_them(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "here"
     assert find(folder) == (None, [])
     assert write(folder, b"one") == ["checkpoint-000001.pt"]

@@ -66,7 +66,9 @@ def finish_each(operations: list[Allreduce]) -> list[torch.Tensor]:
 @pytest.mark.parametrize("how", HOWS, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("in_place", [False, True], ids=["new", "in place"])
-def test_together_they_give_what_each_gives_by_itself(how: Combination, dtype: torch.dtype, *, in_place: bool) -> None:
+def test_batched_operations_give_the_results_of_single_operations(
+    how: Combination, dtype: torch.dtype, *, in_place: bool
+) -> None:
     tensors = make_tensors(dtype)
     operations = make_operations(tensors, how, in_place=in_place)
     batcher = find_batcher(operations)
@@ -82,7 +84,7 @@ def test_together_they_give_what_each_gives_by_itself(how: Combination, dtype: t
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.bool], ids=str)
-def test_numbers_that_travel_in_another_dtype_are_packed_too(dtype: torch.dtype) -> None:
+def test_tensors_that_travel_in_another_dtype_are_batched_too(dtype: torch.dtype) -> None:
     how = Combination(Reduction.MAX) if dtype == torch.bool else SUM
     operations = make_operations([torch.tensor([1, 0]).to(dtype), torch.tensor([[2]]).to(dtype)], how, in_place=True)
     batcher = find_batcher(operations)
@@ -122,7 +124,7 @@ def test_a_result_does_not_keep_the_message_or_its_neighbours_alive(shape: tuple
         assert result._base is None
 
 
-def test_large_ones_and_groups_travel_by_themselves() -> None:
+def test_large_tensors_and_groups_are_not_batched() -> None:
     large = torch.ones(BATCHED_BYTES // 4 + 1)
     assert Allreduce([large], SUM, MEMBERS, "allreduce.x").batcher is None
     assert Allreduce([torch.ones(1), torch.ones(1)], SUM, MEMBERS, "allreduce.x").batcher is None

@@ -121,7 +121,7 @@ def test_small_tensors_of_one_dtype_are_one_lot_and_large_ones_travel_alone() ->
     )
 
 
-def test_a_lot_of_one_keeps_its_shape() -> None:
+def test_a_single_tensor_keeps_its_shape() -> None:
     (fusion,) = plan_fusions([torch.float32], [(2, 3)])
     assert (fusion, fusion.single) == (SINGLE, 0)
 
@@ -159,7 +159,7 @@ def test_other_results_are_reduced_in_a_buffer(target: torch.Tensor) -> None:
     assert gather_in_place(SINGLE, [target], [target]).data_ptr() != target.data_ptr()
 
 
-def test_small_ones_travel_together_large_ones_alone_and_empty_ones_not_at_all() -> None:
+def test_small_tensors_are_fused_large_tensors_travel_alone_and_empty_tensors_not_at_all() -> None:
     large = 1 << 30
     assert fuse_small([3, 0, large, 5, large]) == [(0, 3), (2,), (4,)]
     assert fuse_small([0, large]) == [(1,)]

@@ -77,7 +77,7 @@ def test_a_restored_root_continues_and_the_others_get_the_values_of_its_call(ran
     assert ranks.run(body) == [({3.0}, hooked), ({2.0}, hooked)]
 
 
-def test_large_values_too_are_those_of_the_call(ranks: RankPool) -> None:
+def test_large_parameters_have_the_values_of_the_broadcast_call(ranks: RankPool) -> None:
     def body() -> object:
         is_root = hvd.rank() == 0
         parameter = mx.gluon.Parameter("p", shape=(3 if is_root else 0, 100_000), allow_deferred_init=True)
@@ -126,7 +126,7 @@ def test_a_rank_between_continues_until_it_reads_its_parameters(ranks: RankPool)
     assert ranks.run(body, size=3) == [(True, True)] * 3
 
 
-def test_called_again_the_later_values_count(ranks: RankPool) -> None:
+def test_the_values_of_the_last_broadcast_call_count(ranks: RankPool) -> None:
     def body() -> object:
         is_root = hvd.rank() == 0
         network = make_network(hvd.rank(), inputs=6 if is_root else 0)

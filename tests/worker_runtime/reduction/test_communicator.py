@@ -49,7 +49,7 @@ def test_a_place_exists_only_with_others_in_the_same_set() -> None:
     assert Communicator.create(world.engines[1], 2) is None
 
 
-def test_first_is_the_first_of_the_set() -> None:
+def test_the_first_rank_of_a_set_is_first() -> None:
     world = World(3)
     for engine in world.engines:
         engine.process_sets.add(1, (1, 2), 0)

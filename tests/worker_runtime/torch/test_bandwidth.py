@@ -16,7 +16,7 @@ def test_ranks_meet_each_other_once_and_no_rank_is_in_two_pairs_of_a_round(count
         assert len(present) == len(set(present))
 
 
-def test_of_many_each_meets_some() -> None:
+def test_of_many_ranks_each_meets_some() -> None:
     rounds = plan_rounds(range(100))
     assert [len(planned) for planned in rounds] == [50] * MOST_ROUNDS
     met = [pair for planned in rounds for pair in planned]

@@ -186,7 +186,7 @@ def test_ranks_share_a_stream_that_the_loaders_processes_share_already(
         lambda: split_data(Order()),
     ],
 )
-def test_of_other_samplers_rank_0_draws_and_all_get_their_share(
+def test_with_other_samplers_rank_0_draws_the_order_and_all_ranks_get_their_share(
     ranks: RankPool, make: Callable[[], Sampler[int]]
 ) -> None:
     def body() -> object:

@@ -48,11 +48,11 @@ def test_a_number_makes_groups_of_about_one_size(groups: int | None, expected: l
     assert read_numbers(make_parameters(), groups) == expected
 
 
-def test_more_groups_than_parameters_are_one_for_each() -> None:
+def test_more_groups_than_parameters_make_one_group_for_each_parameter() -> None:
     assert len(set(read_numbers(make_parameters(3), 10))) == 3
 
 
-def test_lists_make_these_groups_and_leave_the_others_free() -> None:
+def test_lists_of_parameters_make_groups_and_leave_other_parameters_ungrouped() -> None:
     parameters = make_parameters()
     groups = [[parameters[3], parameters[0]], (parameters[4],)]
     assert read_numbers(parameters, groups) == [0, None, None, 0, 1]

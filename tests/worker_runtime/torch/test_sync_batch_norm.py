@@ -81,7 +81,7 @@ def test_several_norms_work_together_in_a_set(ranks: RankPool) -> None:
     assert ranks.run(body, size=3) == [(-1.0, pytest.approx(0.1), True), None, (1.0, pytest.approx(0.1), True)]
 
 
-def test_alone_it_is_torchs(ranks: RankPool) -> None:
+def test_on_one_rank_the_norm_is_torchs(ranks: RankPool) -> None:
     def body() -> object:
         x = torch.randn(4, 2)
         ours, reference = SyncBatchNorm(2), torch.nn.BatchNorm1d(2)

@@ -125,14 +125,14 @@ def test_a_peer_that_is_silent_too_long_is_dropped(port: Port) -> None:
     assert is_closed(first)
 
 
-def test_the_oldest_makes_room(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_silent_connections_make_room(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MAX_SILENT", 2)
     peers = [port.connect() for _ in range(4)]
     assert all(map(is_closed, peers[:2]))
     assert all(map(is_open, peers[2:]))
 
 
-def test_an_early_one_is_kept_and_shown_again(port: Port) -> None:
+def test_an_early_greeting_is_kept_and_shown_again(port: Port) -> None:
     port.is_early = True
     peer = port.greet(b"more")
     port.is_early = False
@@ -142,7 +142,7 @@ def test_an_early_one_is_kept_and_shown_again(port: Port) -> None:
     assert is_open(peer)
 
 
-def test_an_early_one_is_not_kept_for_ever(port: Port) -> None:
+def test_an_early_greeting_is_not_kept_for_ever(port: Port) -> None:
     port.is_early = True
     peer = port.connect()
     began = port.handshakes.find_due()
@@ -154,7 +154,7 @@ def test_an_early_one_is_not_kept_for_ever(port: Port) -> None:
     assert is_closed(peer)
 
 
-def test_early_ones_are_few(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_early_greetings_are_kept(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MAX_EARLY", 2)
     port.is_early = True
     first, *others = (port.greet() for _ in range(3))
@@ -162,7 +162,7 @@ def test_early_ones_are_few(port: Port, monkeypatch: pytest.MonkeyPatch) -> None
     assert all(map(is_open, others))
 
 
-def test_silent_handshakes_are_dropped_before_early_ones(port: Port) -> None:
+def test_silent_handshakes_are_dropped_before_early_greetings(port: Port) -> None:
     port.is_early = True
     early, silent = port.greet(), port.connect()
     assert port.handshakes.drop_oldest()

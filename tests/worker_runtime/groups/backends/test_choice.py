@@ -111,7 +111,7 @@ def test_a_plugin_of_the_name_counts_as_ucc(plugin: object) -> None:
     assert find_plugin("ucc").creator_fn() is plugin
 
 
-def test_without_a_plugin_there_is_what_torch_was_built_with() -> None:
+def test_without_a_plugin_the_ucc_that_torch_was_built_with_counts() -> None:
     assert find_plugin("ucc") is None
     assert Features.look().has_ucc == dist.is_ucc_available()
 

@@ -57,7 +57,7 @@ def test_a_plugin_may_take_its_arguments_as_one_value() -> None:
     assert cast("object", Ucc(open_store).connect("prefix", 1, 3, LIMIT)) == (1, 3, LIMIT)
 
 
-def test_torchs_own_goes_before_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ucc_of_torch_is_preferred_to_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     dist.Backend.register_backend("ucc", lambda *_: pytest.fail("the plug-in was asked"), devices=["cpu"])
     monkeypatch.setattr(dist, "is_ucc_available", lambda: True)
     own = SimpleNamespace(name="torch's own")

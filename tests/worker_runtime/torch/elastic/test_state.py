@@ -334,7 +334,7 @@ def test_copies_lie_in_the_hosts_memory() -> None:
     assert devices == {"cpu"}
 
 
-def test_states_of_ones_own_derive_from_what_is_beside_it() -> None:
+def test_a_program_may_derive_its_own_state_class() -> None:
     class Own(hvd.elastic.ObjectState):
         """A state of a program's own."""
 
