@@ -27,7 +27,7 @@ def make(middle: float, spread: float, rounds: int = 40, operations: int = 1) ->
     ],
     ids=["equal", "faster", "slower", "too wide", "far below", "far above", "above and wide"],
 )
-def test_an_interval_decides(own: Samples, state: State, is_decided: bool) -> None:
+def test_the_interval_of_the_difference_decides_a_target(own: Samples, state: State, is_decided: bool) -> None:
     verdict = judge(PEER, {"ours": own, "theirs": make(0.100, 0.0)})
     assert (verdict.state, verdict.is_decided) == (state, is_decided)
 

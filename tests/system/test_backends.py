@@ -105,7 +105,7 @@ def test_a_ucc_plug_in_runs_the_supported_collectives(
 
 
 @pytest.mark.nightly
-def test_under_torchrun_a_variable_chooses(hvdrun: Launcher, script: Path, plug_in: dict[str, str]) -> None:
+def test_under_torchrun_a_variable_chooses_the_backend(hvdrun: Launcher, script: Path, plug_in: dict[str, str]) -> None:
     log = ["--log-dir", str(hvdrun.directory / "log")]  # torchrun leaves its folder behind
     run = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", *log, "--nproc-per-node", "2", str(script)],

@@ -109,7 +109,7 @@ def test_an_agent_reports_malformed_orders_in_one_sentence(data: bytes, tmp_path
         codec.encode_order(ProbePeers((ProbeTarget("b", Endpoint("192.0.2.1", 1)),))),
     ],
 )
-def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: bytes, tmp_path: Path) -> None:
+def test_an_agent_ends_when_its_launcher_is_gone_or_an_order_is_impossible(data: bytes, tmp_path: Path) -> None:
     assert run_agent(data, tmp_path) == (1, [HELLO], "its launcher disappeared\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -120,7 +120,7 @@ def test_an_agent_that_is_released_before_its_job_begins_exits_with_0(words: tup
 
 
 @pytest.mark.parametrize("place", [os.devnull, __file__])
-def test_an_agent_whose_orders_cannot_be_waited_for_goes(place: str) -> None:
+def test_an_agent_whose_orders_cannot_be_polled_ends(place: str) -> None:
     with Path(place).open("rb") as orders:
         command = [sys.executable, "-P", "-m", "hvdrun.agent"]
         ended = subprocess.run(command, stdin=orders, capture_output=True, timeout=LIMIT_SECONDS, check=False)
@@ -203,7 +203,7 @@ def test_an_agent_that_serves_a_job_is_checked_again_for_newcomers(conversation:
     assert len(conversation.probe(targets)) == len(targets)
 
 
-def test_an_agent_that_waits_for_a_job_goes_when_its_launcher_falls_silent(conversation: Conversation) -> None:
+def test_an_agent_that_waits_for_a_job_ends_when_its_launcher_falls_silent(conversation: Conversation) -> None:
     conversation.send(Wait(0.2))
     assert conversation.end() == "its launcher disappeared\n"
 

@@ -71,7 +71,7 @@ def test_results_come_by_rank_and_the_workers_stay_the_same(cluster: hvdrun.Clus
     assert get_pids(cluster) == pids
 
 
-def test_the_first_exception_is_raised_itself_and_the_next_function_finds_the_workers_well(
+def test_the_first_exception_is_raised_itself_and_the_next_function_runs_on_the_same_workers(
     cluster: hvdrun.Cluster,
 ) -> None:
     def fail() -> None:

@@ -33,7 +33,7 @@ def test_keywords_become_the_words_of_a_command_line(given: dict[str, object], w
     assert make_words(given) == words
 
 
-def test_the_environment_goes_by_its_names_since_a_command_line_is_everybodys_to_read() -> None:
+def test_only_names_of_variables_are_on_the_command_line_which_all_users_can_read() -> None:
     assert make_words({}, {"API_TOKEN": "hush"}) == ["-x", "API_TOKEN"]
     request = Request({"num_proc": 1}, {"API_TOKEN": "hush"})
     assert request.words == ["-np", "1", "-x", "API_TOKEN", *COMMAND]

@@ -81,7 +81,7 @@ def test_a_module_that_the_caller_sends_by_value_is_sent_by_value(monkeypatch: p
     assert run_elsewhere(read_all(body)) == "4"
 
 
-def test_modules_that_workers_have_go_by_their_names() -> None:
+def test_modules_that_workers_have_are_pickled_by_name() -> None:
     assert can_be_found(subprocess)
     assert can_be_found(sys)
     assert b"subprocess" in read_all(pack(subprocess.run, (), {}, begins_anew=False, is_last=True))

@@ -79,7 +79,7 @@ async def test_a_worker_whose_rank_changes_continues_in_a_file_of_its_own_at_the
 
 
 @in_loop
-async def test_the_printer_gives_its_copy_all_that_it_gets(tmp_path: Path, pipe: Screen) -> None:
+async def test_the_printer_copies_all_its_input(tmp_path: Path, pipe: Screen) -> None:
     files = OutputFiles(tmp_path, 1, Marks())
     printer = OutputPrinter(OutputMarker(Marks()), Writer(), dict.fromkeys(OutputStream, pipe.writing))
     printer.copy_to(files)

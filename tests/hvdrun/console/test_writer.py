@@ -110,7 +110,7 @@ async def test_an_end_without_limit_waits_for_the_reader_until_another_sets_one(
 
 
 @in_loop
-async def test_a_reader_that_goes_while_it_is_waited_for_ends_the_wait(pipe: Screen) -> None:
+async def test_a_reader_that_closes_its_end_ends_the_wait_for_it(pipe: Screen) -> None:
     writer = Writer(capacity_bytes=10)
     writer.put(pipe.writing, b"x" * 1_000_000)
     draining = asyncio.create_task(writer.drain())

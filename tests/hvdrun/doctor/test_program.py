@@ -41,7 +41,7 @@ def test_an_elastic_job_is_examined_like_any_other() -> None:
     assert complete(read("-np", "1", "--min-np", "1", "-H", "localhost:3").spec).workers.size == 3
 
 
-def test_no_words_name_this_machine() -> None:
+def test_without_words_this_machine_is_examined() -> None:
     assert [host.name for host in read().spec.workers.hosts] == ["localhost"]
 
 

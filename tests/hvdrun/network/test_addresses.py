@@ -88,7 +88,7 @@ def test_a_machine_without_a_network_stays_by_itself() -> None:
     assert choose_alone(connectivity, None).address == "127.0.0.1"
 
 
-def test_the_launcher_s_own_machine_goes_out_into_the_world() -> None:
+def test_the_address_of_the_launcher_s_default_route_is_chosen() -> None:
     outward = find_own_outward()
     assert outward <= {place.address for place in list_addresses()}
     for address in outward:

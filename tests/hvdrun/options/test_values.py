@@ -21,7 +21,7 @@ VARIABLE = {"HOROVOD_START_TIMEOUT": "50"}
         (None, None, {}, 120.0),
     ],
 )
-def test_the_nearest_source_holds(
+def test_the_nearest_source_of_a_value_counts(
     typed: str | None, filed: str | None, environment: Mapping[str, str], seconds: float
 ) -> None:
     first, second = ({} if text is None else {"start_timeout_seconds": text} for text in (typed, filed))

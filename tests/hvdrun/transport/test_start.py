@@ -72,11 +72,11 @@ def test_a_shell_without_input_ends_by_itself(monkeypatch: pytest.MonkeyPatch, s
 
 
 @pytest.mark.parametrize("patience", [None, 0.5, 30.0])
-def test_the_limit_changes_nothing_else(python: str, patience: float | None) -> None:
+def test_the_launcher_timeout_changes_no_other_part_of_the_command(python: str, patience: float | None) -> None:
     assert run(RemoteAgent(python, launcher_timeout_seconds=patience), orders=b"x").stdout.endswith(b"hvdrun.agent \nx")
 
 
-def test_without_bash_sh_does(python: str, tmp_path: Path) -> None:
+def test_without_bash_the_prefix_runs_in_sh(python: str, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("sh", "cat"):
@@ -164,7 +164,7 @@ def test_the_output_of_the_shell_is_reported_if_standard_error_is_empty() -> Non
     assert str(failure).startswith("the agent on the host 'a' did not start (exit code 1): Your password has expired. ")
 
 
-def test_an_agent_s_last_words_are_not_those_of_the_prefix() -> None:
+def test_the_last_line_of_an_agent_is_not_that_of_the_prefix() -> None:
     assert last_words(b"loading\n" + MARK) == ""
     assert last_words(b"loading\n" + MARK + b"first\nlast\n") == "last"
 

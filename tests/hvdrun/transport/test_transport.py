@@ -81,7 +81,7 @@ async def find_output(messages: AsyncIterator[AgentMessage]) -> list[AgentMessag
 
 
 @in_loop
-async def test_orders_go_there_and_output_comes_back(make: Make, tmp_path: Path) -> None:
+async def test_orders_reach_the_agent_and_output_reaches_the_launcher(make: Make, tmp_path: Path) -> None:
     transport = make()
     async with opened(transport) as messages:
         script = "echo $HOROVOD_HOSTNAME $HVD_SLOT; exec sleep 600"

@@ -80,7 +80,7 @@ LAUNCHER_FAULTS: dict[str, Callable[[Cluster, Running], None]] = {
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_fault_leaves_nothing(build: BuildCluster, seed: int) -> None:
+def test_a_random_fault_leaves_no_process_and_no_file(build: BuildCluster, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
     kind = "train" if seed % 2 else "sleep"
     fault = chance.choice([*FAULTS, *LAUNCHER_FAULTS])

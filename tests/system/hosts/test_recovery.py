@@ -93,7 +93,7 @@ def test_an_agent_that_wakes_up_after_it_was_given_up_ends_itself_and_its_worker
 
 
 @pytest.mark.nightly
-def test_no_half_continues_when_the_launcher_is_cut_off(build: BuildCluster) -> None:
+def test_no_host_continues_when_the_launcher_is_cut_off(build: BuildCluster) -> None:
     """All who train are on the other side, and could continue; but the launcher would not hear of it."""
     cluster = build(2)
     training = Training(cluster, "host1", "host2", options=FOR_GOOD)

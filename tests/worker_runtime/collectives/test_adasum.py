@@ -51,7 +51,7 @@ def test_orthogonal_vectors_add_up_and_parallel_ones_are_averaged() -> None:
     assert run(body, size=4) == [[[1.0] * 4, [1.0, 2.0], [0.0] * 3]] * 4
 
 
-def test_factors_apply_and_the_result_goes_where_it_shall() -> None:
+def test_factors_apply_and_the_result_goes_into_the_given_tensor() -> None:
     def body(engine: ThreadEngine) -> object:
         base = torch.ones(2, 6)
         part = base[:, ::2]

@@ -82,7 +82,7 @@ def test_a_handle_is_answered_before_it_is_done() -> None:
     assert handle.is_done()
 
 
-def test_a_result_is_made_once_and_given_again() -> None:
+def test_a_result_is_made_once_and_returned_by_each_wait() -> None:
     handle, engine = make_handle(), Engine()
     handle.begin(RELEASE, (), RESULT)
     assert engine.wait(handle) == b"result"

@@ -50,7 +50,7 @@ def deal(runtime: SimpleNamespace, size: int, count: int, **options: object) -> 
         (5, 0, [[]] * 5),
     ],
 )
-def test_samples_are_dealt_by_strides_and_the_first_twice_where_they_do_not_suffice(
+def test_samples_are_dealt_by_strides_and_the_first_ones_twice_as_padding(
     communicator: SimpleNamespace, size: int, count: int, expected: list[list[int]]
 ) -> None:
     assert deal(communicator, size, count, shuffle=False) == expected

@@ -172,9 +172,7 @@ def test_a_rank_that_exits_with_0_before_all_are_connected_is_reported_after_the
     succession.engine.close()
 
 
-def test_while_process_sets_are_made_known_a_loss_is_heard_of(
-    before: PlayedGeneration, after: PlayedGeneration
-) -> None:
+def test_a_loss_is_noticed_while_process_sets_are_registered(before: PlayedGeneration, after: PlayedGeneration) -> None:
     succession = make_succession(before)
     suspend(succession, before)
     resuming = Errand(succession.resume, after.group, after.link)
@@ -189,7 +187,7 @@ def test_while_process_sets_are_made_known_a_loss_is_heard_of(
     succession.engine.close()
 
 
-def test_a_loss_that_was_heard_of_before_all_were_connected_is_not_waited_for(
+def test_a_rank_that_was_lost_before_all_were_connected_is_not_waited_for(
     before: PlayedGeneration, after: PlayedGeneration
 ) -> None:
     succession = make_succession(before)

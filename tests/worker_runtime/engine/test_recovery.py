@@ -364,7 +364,7 @@ def test_with_the_response_that_others_have_got_an_operation_is_done(
     assert scene.after.sequencer.read_names(1) == ["allreduce.y"]
 
 
-def test_responses_are_reported_if_they_are_short_and_of_late(scene: Scene) -> None:
+def test_only_short_and_recent_responses_are_reported(scene: Scene) -> None:
     for number in range(34):
         values = [1.0] * (300 if number == 20 else 1)
         handle = scene.ask(scene.sum(f"x{number}", *values))

@@ -174,7 +174,7 @@ def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
 
 
 @pytest.mark.parametrize("is_early", [True, False])
-def test_a_good_end_of_another_worker_is_passed_on_to_the_sequencer(stage: Stage, *, is_early: bool) -> None:
+def test_the_exit_of_another_worker_with_0_is_passed_on_to_the_sequencer(stage: Stage, *, is_early: bool) -> None:
     departed = Depart(5, Worker(Slot("localhost", 1), 1), 1)
     if is_early:  # before the program has taken the generation, or after
         stage.registrar.notify(departed)
@@ -211,7 +211,7 @@ def test_events_of_an_earlier_generation_are_ignored(stage: Stage) -> None:
     assert stage.registrar.calls.empty()
 
 
-def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(stage: Stage) -> None:
+def test_a_loss_that_is_reported_before_the_generation_is_published_abandons_it(stage: Stage) -> None:
     stage.begin(size=3)
     call = stage.interrupt()
     stage.registrar.notify(Interrupt(6, "rank 2 was lost"))  # by another way, and so too early
@@ -357,7 +357,7 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
         assert stage.registrar.calls.empty()
 
 
-def test_closing_leaves_nothing_open_and_waits_for_what_was_given_up_too(stage: Stage) -> None:
+def test_closing_leaves_no_connection_open_and_waits_for_abandoned_formations_too(stage: Stage) -> None:
     """A thread that comes back from gloo when Python has gone would end the process with SIGABRT."""
     engine = stage.begin(size=3)
     stage.generations[5].lose()
@@ -400,7 +400,7 @@ def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest
     assert caplog.messages == ["this worker receives no more notices of the job: the agent has ended"]
 
 
-def test_a_fault_while_notices_are_heard_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_thread_that_reads_notices_ends_all_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = stage.begin(size=3)
     handle = submit(engine)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
@@ -412,7 +412,7 @@ def test_a_fault_while_notices_are_heard_ends_what_waits(stage: Stage, monkeypat
         engine.wait(handle)
 
 
-def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_recovery_ends_all_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = stage.begin()
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     monkeypatch.setattr(Succession, "adopt", lambda *_: 1 / 0)

@@ -113,7 +113,7 @@ def test_a_folder_that_was_made_since_is_searched(tmp_path: Path) -> None:
         assert server.fork(tmp_path, "script.py").end() == (0, f"{late / 'late.py'}\n", "")
 
 
-def test_collections_are_as_they_were(tmp_path: Path) -> None:
+def test_the_garbage_collector_is_as_it_was(tmp_path: Path) -> None:
     script = "import gc; print(gc.isenabled(), gc.get_freeze_count() > 0)"
     for before, enabled in ((None, True), ("import gc; gc.disable()", False)):
         with running(tmp_path, script, preload=before) as server:

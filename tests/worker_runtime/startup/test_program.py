@@ -193,7 +193,7 @@ def test_a_script_that_is_run_as_a_module_behaves_alike(server: Server, tmp_path
 
 
 @pytest.mark.parametrize("words", [("script.py",), ("-m", "script")], ids=" ".join)
-def test_classes_of_the_script_travel(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_classes_of_the_script_can_be_pickled_to_other_processes(tmp_path: Path, words: tuple[str, ...]) -> None:
     """The forkserver has imported multiprocessing already, as it does with torch."""
     with running(tmp_path, TRAVELS, modules=["multiprocessing.pool"]) as server:
         code, out, err = run_alike(server, tmp_path, *words)
@@ -285,7 +285,7 @@ def test_a_program_finds_itself_as_it_was_named(server: Server, tmp_path: Path, 
     ],
     ids=" ".join,
 )
-def test_the_environment_counts(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_environment_of_the_request_counts(tmp_path: Path, environment: dict[str, str]) -> None:
     with running(tmp_path, FACTS.read_text(), environment=environment) as server:
         facts = compare_facts(server, tmp_path, "script.py")
         run_alike(server, tmp_path, "-m", "script")

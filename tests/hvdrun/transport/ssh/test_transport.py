@@ -38,7 +38,7 @@ async def test_nothing_of_the_start_is_on_a_command_line(home: Home, server: Ssh
 
 
 @in_loop
-async def test_output_of_a_prefix_does_not_disturb(home: Home, server: SshServer, tmp_path: Path) -> None:
+async def test_output_of_a_prefix_does_not_disturb_the_messages(home: Home, server: SshServer, tmp_path: Path) -> None:
     (tmp_path / "env.sh").write_text("export COLOUR=blue\ncat\n", encoding="utf-8")  # cat must not eat the orders
     prefix = f"# it's loud!\nsource {tmp_path}/env.sh\nprintf 'loaded \\0 \"x\" \\1'; seq 20000; echo oops >&2 # so"
     async with opened(home, server, RemoteAgent(sys.executable, prefix)) as transport:

@@ -27,7 +27,7 @@ def make_head(number: int, name: bytes = b"a", process_set: int = 0) -> bytes:
     return wire.encode_request(number, process_set, name)
 
 
-def test_a_number_calls_a_signature(member: Member) -> None:
+def test_a_number_stands_for_a_signature(member: Member) -> None:
     learn(member, 7, BARRIER)
     assert member.learn_request(make_head(7, b"b", 3))[1] == (3, "b")
     request, key = member.learn_request(make_head(7))
@@ -35,7 +35,7 @@ def test_a_number_calls_a_signature(member: Member) -> None:
     assert member.requests[make_head(7)] == (request, key)
 
 
-def test_a_number_may_come_to_call_another_signature(member: Member) -> None:
+def test_a_number_may_later_stand_for_another_signature(member: Member) -> None:
     learn(member, 7, BARRIER)
     member.learn_request(make_head(7))
     learn(member, 7, summing())

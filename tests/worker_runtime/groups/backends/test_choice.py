@@ -151,7 +151,7 @@ def test_the_check_ends_with_code_0_whatever_the_answer() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("foo",), ("ucc", "mpi"), ("mpi",)])
-def test_wrong_use_is_no_answer(
+def test_wrong_use_prints_no_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["backends", *arguments])

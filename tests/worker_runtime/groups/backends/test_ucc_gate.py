@@ -141,7 +141,7 @@ def make(inside: object, outside: StubGroup, connections: StubConnections | None
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_goes_where_the_gate_says(name: str) -> None:
+def test_the_gate_decides_which_backend_runs_a_call(name: str) -> None:
     inside, outside = StubGroup(), StubGroup()
     group = make(inside, outside)
     assert CALLS[name](group, TRUSTED).wait(LIMIT)
