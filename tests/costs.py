@@ -55,8 +55,8 @@ class Budgets:
     """The processor seconds that files may cost in one run, `make test` or `make nightly`.
 
     run: the name of the run.
-    default: for a file that is not listed.
-    listed: for the dear ones.
+    default: the budget of a file that is not listed.
+    listed: the budgets of expensive files.
     """
 
     run: str

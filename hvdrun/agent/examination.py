@@ -56,7 +56,7 @@ def examine(
 
     Args:
         directory: the folder of the workers.
-        environment: of the agent.
+        environment: the environment of the agent.
         cleans: end the processes of earlier jobs, and remove what they left; the facts are those before.
         is_short: start no program, and look up no name.
     """

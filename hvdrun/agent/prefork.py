@@ -31,7 +31,7 @@ _WORDS = 2  # of the command, which name the program: the script, or -m and the 
 def make_command(command: tuple[str, ...], descriptor: int, modules: tuple[str, ...]) -> list[str]:
     """The command of the forkserver for workers with this command.
 
-    descriptor: of its socket. modules: what it imports.
+    descriptor: the descriptor of its socket. modules: what it imports.
     """
     interpreter, *words = command[: 1 + _WORDS]
     return [interpreter, "-m", _FORKSERVER, str(descriptor), json.dumps(words), json.dumps(modules)]

@@ -47,7 +47,7 @@ class HostPlan:
     command: the words that the workers execute. program: the file that they execute.
     start: whether workers are forked, and the reason.
     bound_to: the CPUs to which each worker is bound.
-    environment: the variables that hvdrun adds or changes for all of them. removed: those that it removes.
+    environment: the variables that hvdrun adds or changes for all of them. removed: the variables that it removes.
     """
 
     host: str

@@ -23,8 +23,8 @@ class JobEndedError(HvdrunError, RuntimeError):
 
     Args:
         reason: why the job ended, a sentence.
-        rank, returncode, last_lines: of the worker that failed first, if one did: a negative returncode is a signal,
-            and last_lines are the end of its output.
+        rank, returncode, last_lines: those of the worker that failed first, if one did: a
+            negative returncode is a signal, and last_lines are the end of its output.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RemoteError(RuntimeError):
     Remedy: See the traceback of the worker below the error.
 
     Args:
-        rank: of the worker.
+        rank: the rank of the worker.
         kind: the name of the exception's class.
         text: its message; or "".
     """

@@ -114,7 +114,7 @@ class Job:
 
     Args:
         words: the options and the command.
-        environment: of the launcher.
+        environment: the environment of the launcher.
         grace_seconds: the workers'.
 
     is_over: the launcher has reported the job's end, or has died.

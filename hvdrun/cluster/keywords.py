@@ -136,7 +136,7 @@ class Request:
     Args:
         given: keywords.
         env: variables for the workers.
-        executable: their Python.
+        executable: the Python of the workers.
 
     Raises:
         HvdrunError: the job is impossible.

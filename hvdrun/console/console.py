@@ -33,7 +33,8 @@ class Console:
         marks: what stands before lines.
         job: the name of the job.
         folds: equal tracebacks of several workers are shown once.
-        log_format: of the records in the file of `keep_log`; without that, JSON takes the place of hvdrun's own lines.
+        log_format: the format of the records in the file of `keep_log`; without that, JSON takes the place of hvdrun's
+            own lines.
         descriptors: where the streams go; hvdrun's own.
         environment: where NO_COLOR, TERM and GITHUB_ACTIONS are looked up.
     """
@@ -79,7 +80,7 @@ class Console:
         """Write the workers' output into files too; see `OutputFiles`.
 
         Args:
-            folder: of the files.
+            folder: the folder of the files.
             size: how many ranks there may be.
             ranks: how many there are at the start.
 

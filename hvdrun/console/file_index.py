@@ -24,7 +24,7 @@ class Entry:
     """The files of one worker at one rank.
 
     number: how many workers had files at this rank before.
-    round: with which the worker was started.
+    round: the round with which the worker was started.
     begin, end: when it got the rank first and left it last; end: None while it has the rank.
     returncode: as waitpid returns it; None while it runs, and where it left the rank before its end.
     """
@@ -115,7 +115,7 @@ class IndexFile:
     """Replaces the file as a whole, a moment after each change.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         writer: writes it.
         render: returns its bytes.
         note_written: is called with the path and the error, None where the file was replaced; perhaps in a thread.

@@ -46,7 +46,7 @@ class Log:
 
     Args:
         job: the name of the job.
-        form: of the records.
+        form: the format of the records.
         clock: the local time.
     """
 

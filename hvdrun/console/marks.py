@@ -110,8 +110,8 @@ class OutputMarker:
         marks: what stands before each line.
         terminals: the streams that are shown on a terminal. There, what comes after another worker's progress bar
             (a line that ended with a carriage return) first erases it.
-        files: of the other streams, which file each goes to; two may share one. Where a stream has none, each worker
-            writes a file of its own.
+        files: the files of the other streams, which file each goes to; two may share one. Where a stream has none, each
+            worker writes a file of its own.
         coloured: the streams in which marks have colours.
         folds: equal tracebacks of several workers are shown once, where marks say whose they are.
         clock: the local time.
@@ -268,7 +268,7 @@ class OutputMarker:
     def _show(self, source: Source, *lines: bytes, begun: int = 0, ranks: Sequence[int] = ()) -> bytes:
         """The lines, marked; of the first one `begun` bytes are shown already. The last one may have no end.
 
-        ranks: of all workers that have written them, where these are several.
+        ranks: the ranks of all workers that have written them, where these are several.
         """
         rank, host = self._ranks[source.worker], source.worker.slot.host
         coloured, stream = source.stream in self._coloured, STREAM_NAMES[source.stream]

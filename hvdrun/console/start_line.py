@@ -31,7 +31,7 @@ class StatusLine:
 
     Args:
         writer: writes everything that the terminal shows.
-        descriptor: of the terminal.
+        descriptor: the descriptor of the terminal.
         coloured: whether the terminal shows colours.
     """
 

@@ -34,8 +34,8 @@ _KEPT = frozenset({
 class Pair:
     """Two places that exchanged tensors.
 
-    names: of the hosts, or the ranks if they are on one host.
-    seconds: that an allreduce between them takes. latency: that of 4 bytes.
+    names: the names of the hosts, or the ranks if they are on one host.
+    seconds: that an allreduce between them takes. latency: the latency of 4 bytes.
     """
 
     names: tuple[str, str]

@@ -31,7 +31,7 @@ Reach = Callable[[str, JobSpec], Transport]
 class Examination:
     """What was found.
 
-    hosts: those that were reached, by name. findings: in their order.
+    hosts: the hosts that were reached, by name. findings: in their order.
     milliseconds: by pair of hosts, the time to connect from the one to the other.
     measured: how fast they exchange tensors, by backend, if that was asked for.
     """

@@ -28,7 +28,7 @@ class AgentConnection:
 
     Args:
         host: its name in the job.
-        transport: to the host; it is not open.
+        transport: the transport to the host; it is not open.
         tasks: receive the messages.
         show: takes the host and each message, and blocks the host while the reader of the output is behind.
         lose: takes how the agent has stopped, if that was before it was released.
@@ -137,7 +137,7 @@ class AgentConnection:
         """Release the agent; its end is then no loss.
 
         Args:
-            exit_code: of an agent that has joined by itself.
+            exit_code: the exit code of an agent that has joined by itself.
         """
         self._is_released = True
         self.send(Release(exit_code))

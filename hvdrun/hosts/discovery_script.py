@@ -55,10 +55,10 @@ class DiscoveryScript:
 
     Args:
         command: a shell command, as the user has written it.
-        slots_per_host: of a host that is named without slots.
+        slots_per_host: the number of slots of a host that is named without slots.
         directory: where it runs.
         watchdog: kills the script if hvdrun is killed.
-        limit_seconds: for one answer.
+        limit_seconds: the time limit for one answer.
     """
 
     def __init__(

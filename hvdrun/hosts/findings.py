@@ -82,7 +82,7 @@ def _find_differences(what: str, values: Mapping[str, str], remedy: str) -> Iter
 
     Args:
         what: has these values.
-        values: by host; "" is left to other rules.
+        values: the value of each host; "" is left to other rules.
         remedy: with {usual} for the value of most, without what stands behind a `+` in a version.
     """
     present = {name: value for name, value in values.items() if value}

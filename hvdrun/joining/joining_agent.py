@@ -100,7 +100,7 @@ class JoiningAgent:
     """One agent, from its start to its end.
 
     Args:
-        options: of `hvdrun agent`.
+        options: the options of `hvdrun agent`.
         say: prints a sentence in this agent's output.
     """
 

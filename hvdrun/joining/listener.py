@@ -43,7 +43,7 @@ class JoinListener:
         credential: issued by the token's authority.
         receive: answers an agent that has authenticated; there is no limit.
         tasks: accept and answer agents; they end before `close` is called.
-        limit_seconds: for the handshake of one agent.
+        limit_seconds: the time limit for the handshake of one agent.
     """
 
     def __init__(

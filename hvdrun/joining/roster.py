@@ -44,7 +44,7 @@ class Roster:
     """The agents of one job; belongs to one event loop.
 
     Args:
-        lease_seconds: of the job.
+        lease_seconds: the lease of the job, in seconds.
         tasks: forward the agents' connections to the rendezvous.
         proof_seconds: how soon TCP keepalive detects that an agent is gone which the job does not use.
         margin_seconds: between that time, or the lease, and the end of the connection.

@@ -64,7 +64,7 @@ class Token:
     """The content of the file.
 
     authority: the certificate, in PEM.
-    expires: until when agents may join with it.
+    expires: the time until which agents may join with it.
     """
 
     authority: bytes

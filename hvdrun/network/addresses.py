@@ -14,9 +14,9 @@ _LARGEST_SPEED = 2**31 - 1  # drivers that do not know the speed report 2**32 - 
 class InterfaceAddress:
     """One address of one network interface that is up.
 
-    address: in its shortest spelling.
+    address: the address in its shortest spelling.
     prefix: how many leading bits of the address name its subnet.
-    speed: in Mbit/s; 0 if the interface does not report it.
+    speed: the speed in Mbit/s; 0 if the interface does not report it.
     """
 
     interface: str

@@ -42,7 +42,7 @@ class Chosen:
 class Choice:
     """The address at which the other hosts reach each host, and at which each host reaches the launcher.
 
-    launcher: by host; None for a host that does not reach the launcher, and needs a tunnel.
+    launcher: the address for each host; None for a host that does not reach the launcher, and needs a tunnel.
     """
 
     hosts: Mapping[str, Chosen]

@@ -133,7 +133,7 @@ async def check_connectivity(
         receive: the next message of a host's agent; answers to an earlier check are skipped.
         settled: by host that is in use already, the address that the others use. Only pairs with a new host are
             probed; a host in no such pair is not asked.
-        limit_seconds: for an answer, in addition to the time for the probes.
+        limit_seconds: the time limit for an answer, in addition to the time for the probes.
 
     Raises:
         ConnectivityTimeoutError: some hosts did not answer in time; the error names all of them.

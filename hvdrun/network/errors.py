@@ -79,7 +79,7 @@ class SameMachineError(LaunchError):
         machine, `hvdrun --bind 127.0.0.1` accepts several agents.
 
     Args:
-        names: of the machine.
+        names: the names of the machine.
         address: that all of them have.
         has_joined: its agents have joined by themselves.
     """

@@ -184,7 +184,7 @@ async def probe(
     Args:
         token: the secret of the connectivity check.
         targets: the hosts and the addresses at which they listen.
-        limit_seconds: for each of them.
+        limit_seconds: the time limit for each probe.
     """
     places = asyncio.Semaphore(CONCURRENCY)
 

@@ -91,7 +91,7 @@ def read_configuration(name: str, *, ignores_unknown: bool = False) -> Configura
     """Read a file: TOML where its name ends with .toml, otherwise YAML.
 
     Args:
-        name: of the file.
+        name: the name of the file.
         ignores_unknown: remark on keys that are no option, as Horovod does, instead of refusing them.
 
     Raises:

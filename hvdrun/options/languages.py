@@ -43,7 +43,7 @@ class ConfigurationError(UsageError):
     Remedy: Correct the line that the sentence names.
 
     Args:
-        name: of the file.
+        name: the name of the file.
         fault: a sentence, or a part of one.
         line: where in the file, counted from 1, if it is known.
     """

@@ -16,7 +16,7 @@ class Kind:
     parse: reads one word; raises ValueError for one that it cannot read.
     metavar: the placeholder in help pages; a value of several words has as many words here.
     wanted: a description of the values, for errors; it follows "takes".
-    example: of a value, for errors; "" for none.
+    example: an example of a value, for errors; "" for none.
     """
 
     parse: Callable[[str], object]

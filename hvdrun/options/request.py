@@ -52,7 +52,7 @@ def make_job(
     Args:
         typed: the values on the command line, by dest.
         command: the user's; empty to take that of the file.
-        environment: of hvdrun.
+        environment: the environment of hvdrun.
         choose_size: returns the number of workers that neither an option nor an allocation gives, or raises an error.
         like_horovod: only remark on options and keys that have no effect, as Horovod does, instead of refusing them.
 
@@ -137,7 +137,7 @@ def _make_spec(
     """Make a job of the options' values by dest: an option gives the field that its dest names.
 
     Args:
-        values: of all options, as `Option.read` returns them; "size" is not None.
+        values: the values of all options, as `Option.read` returns them; "size" is not None.
         command: the user's.
         own: the environment of hvdrun.
         allocation: the hosts that a scheduler has given to the job.

@@ -17,7 +17,7 @@ _ADDED = "forwarded"  # -x adds to the file's variables; of two values for a nam
 class Resolved:
     """The values of all options.
 
-    values: by dest; None where nothing gives one. "typed" has the dests on the command line or in the file.
+    values: the value of each dest; None where nothing gives one. "typed": dests of the command line and the file.
     given: the same as text, without the defaults.
     """
 
@@ -35,8 +35,8 @@ def resolve(
 
     Args:
         typed: the values on the command line, by dest.
-        filed: those of the configuration file.
-        environment: of hvdrun.
+        filed: the values of the configuration file.
+        environment: the environment of hvdrun.
         sources: by dest, how errors call a value of the file.
 
     Raises:

@@ -27,7 +27,7 @@ class Watchdog:
     A watchdog that does not read is stopped. It is killed, and its successor gets all that it had to know.
 
     Args:
-        origin: of all processes that the watchdog kills.
+        origin: the origin of all processes that the watchdog kills.
         folder: the agent's, which the watchdog removes; None: this process is no agent.
         silence_seconds: the watchdog kills an agent that is stopped for longer; None: it may be stopped.
         warn: takes a sentence for the user.
@@ -161,7 +161,7 @@ class ScriptWatchdog(Watchdog):
     Args:
         own: the environment of hvdrun.
 
-    environment: that of each run.
+    environment: the environment of each run.
     """
 
     def __init__(self, own: Mapping[str, str]) -> None:

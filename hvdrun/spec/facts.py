@@ -10,7 +10,7 @@ from typing import Any, Self
 class Leftover:
     """A process of an earlier job, whose agent has ended.
 
-    command: its words, redacted. seconds: since its start.
+    command: its words, redacted. seconds: the time since its start.
     """
 
     pid: int
@@ -28,7 +28,7 @@ class Facts:
     cuda: the version of CUDA for which torch is built; "" for none.
     driver: the version of NVIDIA's driver; "" for none.
     accelerators: how many a program may use.
-    busy: by the number of an accelerator, the bytes that others use on it.
+    busy: the bytes that others use on each accelerator, by its number.
     cpus: how many a program may use.
     memory: the bytes that a program may still take.
     shared_memory: the size of /dev/shm in bytes; None where there is none.
@@ -37,7 +37,7 @@ class Facts:
     clock: seconds since 1970.
     proxies: the names of variables that name a proxy.
     unreadable: folders on PATH that the user cannot look into.
-    leftovers: processes of earlier jobs. folders: of agents that were killed.
+    leftovers: processes of earlier jobs. folders: the folders of agents that were killed.
     failure: why the host could not be examined; "" if it could.
     """
 

@@ -100,12 +100,12 @@ class Remote:
     hosts: their names in the job. With --agent-prefix these are all hosts.
     command: the command of their workers.
     interpreter: the Python that starts their agents, an absolute path; "" without such hosts.
-    here: those of them that are this machine nevertheless.
+    here: the hosts of these that are this machine nevertheless.
     python: replaces a bare `python` there, an absolute path; None for the path that it has here.
     prefix: a shell command that runs before the agent.
     rsh: the words of a command that reaches these hosts instead of hvdrun's own SSH; empty for SSH.
     agent_prefix: the words of a program that runs the agents of all hosts, in a container for example.
-    ssh_port: of their SSH servers; None for that of ~/.ssh/config.
+    ssh_port: the port of their SSH servers; None for that of ~/.ssh/config.
     ssh_identity_file: the private key to log in with, an absolute path; None for those of ~/.ssh/config and the SSH
         agent.
     ssh_accept_new: accept the key of a host that known_hosts does not have.

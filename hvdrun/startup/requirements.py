@@ -6,7 +6,7 @@ _SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 def find_obstacle(version: "tuple[int, ...]", platform: str, executable: str) -> str:
     """A sentence that says why hvdrun cannot run; empty when it can.
 
-    version: of Python. platform: sys.platform. executable: the interpreter's file.
+    version: the version of Python. platform: sys.platform. executable: the interpreter's file.
     """
     if version < (3, 11):
         found = executable + " is Python " + ".".join(map(str, version))

@@ -114,7 +114,8 @@ class Ended:
 
     succeeded: the exit code is 0.
     reason: one sentence.
-    rank, returncode, last_lines: of the worker that failed first, if one did; a negative returncode is a signal.
+    rank, returncode, last_lines: those of the worker that failed first, if one did; a
+    negative returncode is a signal.
     begun: the number of the last function that a worker has got; 0 for none.
     """
 

@@ -150,9 +150,9 @@ class Warned:
 class Style:
     """pytest's options.
 
-    traceback: --tb. shows_locals: --showlocals. is_short: without --full-trace.
+    traceback: --tb. shows_locals: --showlocals. is_short: --full-trace is not given.
     terminal: for the debugger; None if there is none. uses_pdb: --pdb.
-    explanations: of failed assertions, see `read_settings`.
+    explanations: the explanations of failed assertions, see `read_settings`.
     """
 
     traceback: Any

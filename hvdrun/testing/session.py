@@ -30,7 +30,7 @@ class DebuggedError(BdbQuit):
 class GroupResult:
     """The result of a test for pytest.
 
-    reports: of the ranks, in the order in which they came.
+    reports: the reports of the ranks, in the order in which they came.
     first: the report that decides; None if the test has passed.
     error: raised instead, as when a worker has died.
     """

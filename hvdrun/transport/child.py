@@ -185,7 +185,7 @@ class CommandTransport(ChildTransport):
         gate: shared by all transports of a job; limits how many start at the same time.
         environment: the command's; None for that of this process.
         is_here: the command runs on this machine, where the agent reaches hvdrun without a tunnel.
-        start_seconds: for the start of the agent.
+        start_seconds: the time limit for the start of the agent.
     """
 
     def __init__(

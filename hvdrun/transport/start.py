@@ -101,7 +101,7 @@ class RemoteAgent:
     def explain(self, host: str, exit_code: int, errors: bytes, before: bytes, way: str) -> TransportError:
         """Why the agent did not start.
 
-        exit_code: of the shell or the interpreter; negative if there is none.
+        exit_code: the exit code of the shell or the interpreter; negative if there is none.
         errors: the end of standard error. before: the output before the mark. way: the program that ran the shell.
         """
         # A trap of the prefix may have printed more.

@@ -135,7 +135,7 @@ class ShellTransport(StreamTransport):
 async def read_messages(read: Callable[[], Awaitable[bytes]], first: bytes = b"") -> AsyncIterator[AgentMessage]:
     """An agent's messages until its output ends.
 
-    read: the next bytes of its output. first: those that have been read before.
+    read: the next bytes of its output. first: the messages that have been read before.
     """
     frames = codec.FrameReader()
     chunk = first or await read()

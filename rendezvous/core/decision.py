@@ -123,8 +123,8 @@ _REPLACING = (
 class Situation:
     """The input of `decide`.
 
-    size: of the interrupted generation.
-    reports: of its survivors, by their ranks in it; at least one.
+    size: the size of the interrupted generation.
+    reports: the reports of its survivors, by their ranks in it; at least one.
     min_size: how many workers the job needs.
     newcomers: how many new workers wait to be added.
     former: the decision with which the interrupted generation began.

@@ -136,7 +136,7 @@ STEPS_OF_PROGRESS = 5
 class CrashLoop:
     """How often the same members have had the same error without progress in between.
 
-    error: that of the first rank that reports one.
+    error: the error of the first rank that reports one.
     progress: the highest commit round that a member has submitted. Rounds are counted from 1 after a restore, so that
         an error at the same step has the same number.
     repetitions: how many consecutive generations had the same error. errors: how many had any error.

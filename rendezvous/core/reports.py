@@ -113,7 +113,7 @@ class Done:
     """An operation that counts as done on the survivors that still wait for it.
 
     ranks: the members of its process set, by their ranks in the old generation.
-    number: of the commit round; 0 for any other operation.
+    number: the number of the commit round; 0 for any other operation.
     name: its name on the wire; "" for a commit round.
     response: the sequencer's to those that have completed it; b"" for a barrier. For a commit round, it says that
         a stop notice had come before.
@@ -152,7 +152,7 @@ class Survivors:
     """An index of the survivors' reports.
 
     Args:
-        size: of the interrupted generation.
+        size: the size of the interrupted generation.
         reports: by rank in it.
     """
 

@@ -47,7 +47,7 @@ def place(hosts: Sequence[Host], min_size: int, max_size: int) -> tuple[Slot, ..
 class Composition:
     """The next generation.
 
-    members: in rank order. added: those that are new. removed: survivors that are not in it.
+    members: the workers in rank order. added: the members that are new. removed: survivors that are not in it.
     """
 
     members: tuple[WorkerRecord, ...]
@@ -128,7 +128,7 @@ def retire(
 ) -> tuple[State, Effects]:
     """Stop these workers, which are no longer wanted; their slots are free when they have ended.
 
-    grace_seconds: until SIGKILL; None: that of the job.
+    grace_seconds: the time until SIGKILL; None: that of the job.
     lets_save: see `Terminate`.
     """
     if grace_seconds is None:

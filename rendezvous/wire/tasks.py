@@ -21,8 +21,8 @@ PIECE_BYTES = 1024 * 1024  # launcher and agent hold one piece in memory
 class OutcomeHead:
     """The head of an outcome, before its bytes.
 
-    number: of the task.
-    size: in bytes.
+    number: the number of the task.
+    size: the number of its bytes.
     failed: the bytes are an exception, not a result.
     follows_another: the task has failed because another worker had ended.
     """

@@ -26,7 +26,7 @@ Read = Callable[[str], dict[str, str]]
 class Program:
     """A program that measures.
 
-    name: of what it measures; the page has it if the program fails.
+    name: the name of what it measures; the page has it if the program fails.
     words: its command.
     read: makes rows of the page from its output.
     """

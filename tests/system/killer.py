@@ -29,7 +29,7 @@ class Killer:
 
     Args:
         folder: where they write their notes.
-        running: their job.
+        running: the job of the workers.
 
     killed: the phase of each, in order.
     """

@@ -15,10 +15,10 @@ Samples = Sequence[Sequence[int]]  # of each pass
 class Step:
     """One step of the training, as it was made for good.
 
-    epoch: to which its samples belong.
+    epoch: the epoch to which its samples belong.
     members: of each optimizer, who took part, ascending.
     samples: of all who may have taken part, by member.
-    digest: of all parameters after it.
+    digest: the digest of all parameters after it.
     """
 
     number: int

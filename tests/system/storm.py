@@ -57,7 +57,7 @@ class Storm:
 
     attacker: the program, whose standard input and output are pipes.
     find: the targets that there are now.
-    targets: those that are attacked.
+    targets: the addresses that are attacked.
     done: of each target what has happened how often, by the last report: when idle connections stood, and at the end.
     """
 

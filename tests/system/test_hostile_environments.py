@@ -27,7 +27,7 @@ CLOCK = Path(__file__).with_name("preload") / "clock.c"
 class Surroundings:
     """How a program is started.
 
-    folder: of the test. unset: variables that it does not have. limits: words of the shell's ulimit.
+    folder: the folder of the test. unset: variables that it does not have. limits: words of the shell's ulimit.
     outer: words before all others. group: a control group of its own.
     """
 

@@ -40,7 +40,7 @@ LATER = ("compute", "syncing")  # where a newcomer dies before its first step, a
 class Story:
     """What a seed draws.
 
-    features: of the script.
+    features: the features of the script.
     every: steps between commits.
     deaths: as the script takes them.
     """

@@ -44,10 +44,10 @@ EXTRAS = ("accumulate", "two", "norm", "wide", "schedule", "sparse")
 class Loss:
     """What a seed draws.
 
-    features: of the recipe.
-    size: of the job.
+    features: the features of the recipe.
+    size: the size of the job.
     victim: the original rank that dies.
-    step: in which it does.
+    step: the step in which it dies.
     part: at which optimizer.
     place: where.
     time: which time it comes there.

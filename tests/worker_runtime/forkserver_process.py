@@ -101,7 +101,7 @@ def serving(
 ) -> Iterator[Server]:
     """A forkserver for the program of these words, with its outputs in files as they are with an agent.
 
-    preload: of the user's sitecustomize.
+    preload: the text of the user's sitecustomize.
     environment: variables that it and its workers have besides the test's own.
     """
     agent, theirs = socket.socketpair()

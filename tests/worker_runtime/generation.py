@@ -97,8 +97,8 @@ class PlayedGeneration:
     """One member's side of a generation, and the sequencer's.
 
     Args:
-        number: of the generation.
-        rank, size: of the member.
+        number: the number of the generation.
+        rank, size: the rank and size of the member.
     """
 
     def __init__(self, number: int, rank: int = 0, size: int = 2) -> None:

@@ -48,8 +48,8 @@ NEEDED: dict[str, dict[str, object]] = {"broadcast": {"root_rank": 0}}  # argume
 class Case(NamedTuple):
     """Arguments, and what they give.
 
-    options: of the call, by name.
-    expected: of each rank.
+    options: the options of the call, by name.
+    expected: the result of each rank.
     in_set: only the ranks of SOME call; the others are refused.
     """
 

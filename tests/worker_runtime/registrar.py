@@ -48,7 +48,7 @@ class Call:
 class Registrar:
     """A client; for any thread.
 
-    calls: of `join`, as they come.
+    calls: the calls of `join`, as they come.
     declared: what `declare` was called with.
     is_closed: whether it is.
     """

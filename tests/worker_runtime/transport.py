@@ -33,7 +33,7 @@ def find_objection(
         pool: the ranks.
         exchange: what two of them do, to the result 2.
         device: where their tensors lie.
-        limit_seconds: for the exchange.
+        limit_seconds: the time limit for the exchange.
 
     Returns:
         What was raised, or why nothing was tried; "" if NCCL connects them.

@@ -51,7 +51,7 @@ def await_all(engine: Engine, handles: Sequence[Handle[object]]) -> None:
 
     Args:
         engine: the engine that runs them.
-        handles: their handles.
+        handles: the handles of the operations.
 
     Raises:
         HorovodInternalError: the first error.

@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
     released, started, ended: when it was released, when it began to communicate, and when it was done.
     activity: who moved the data: "GLOO_ALLREDUCE"; "" where there was nobody to move them to.
-    dtypes, shapes: of its tensors.
+    dtypes, shapes: the dtypes and shapes of its tensors.
     """
 
     process_set: int
@@ -62,7 +62,7 @@ class Cycle(NamedTuple):
 class Wait(NamedTuple):
     """The program of a rank has waited for the result of an operation.
 
-    name: the operation's full name. began, ended: in seconds of rank 0's monotonic clock.
+    name: the operation's full name. began, ended: the times in seconds of rank 0's monotonic clock.
     """
 
     rank: int

@@ -82,12 +82,12 @@ class ForwardedChannel:
     """A channel and the socket that it is connected with. The connection's thread works on it.
 
     Args:
-        channel: of the connection.
+        channel: the channel of the connection.
         end: the socket, which does not block. Its owner closes it, after `wait_closed`.
         read_event: set when the channel can be read or written.
 
     errors: the end of what the channel received as standard error.
-    exit_code: of the channel's command, after `wait_closed`; -1 where the server reported none.
+    exit_code: the exit code of the channel's command, after `wait_closed`; -1 where the server reported none.
     was_cut: the channel ended without an end of file, as when the connection is lost.
     """
 

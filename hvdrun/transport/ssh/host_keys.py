@@ -62,7 +62,8 @@ class KnownKey:
 class KnownHost:
     """The lines for one host.
 
-    keys: of the host. authorities: keys that may certify it. revoked: keys that are refused, also of an authority.
+    keys: the keys of the host. authorities: keys that may certify it. revoked: keys that are refused, also of an
+    authority.
     """
 
     name: str

@@ -24,7 +24,8 @@ class Target:
     """One host, with all that a login there needs.
 
     host: the name that the user gave; errors use it.
-    address, port, user: of the login. family: of the addresses that may be used, AF_UNSPEC for all.
+    address, port, user: the address, port and user of the login. family: the family of the addresses that may be used,
+    AF_UNSPEC for all.
     keys: files of private keys from the configuration or -i. default_keys: ssh's default files.
     certificates: files with certificates of these keys; if there are none, those beside the keys are used.
     identities_only: the ssh agent's other keys are not used.

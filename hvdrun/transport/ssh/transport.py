@@ -34,7 +34,7 @@ class SshTransport(ShellTransport):
         resolve: finds out where the host's name leads; may block, and runs in a thread.
         agent: what is started there.
         gate: shared by all transports of a job; limits how many log in at the same time.
-        start_seconds: for the start of the agent.
+        start_seconds: the time limit for the start of the agent.
     """
 
     def __init__(

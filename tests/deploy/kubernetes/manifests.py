@@ -23,8 +23,8 @@ _INERT = {"apiVersion", "kind", "configurations"}  # the last says which names a
 class Pod:
     """A pod's template.
 
-    name: of the folder, and of its part in there.
-    spec: of the pod.
+    name: the name of the folder, and of its part in there.
+    spec: the specification of the pod.
     restarts: its restart policy, which an MPIJob has elsewhere.
     job: the specification of the Job that makes it; an MPIJob's Jobs are made by its operator.
     """

@@ -192,7 +192,7 @@ def check_counts(state: State) -> None:
 class Rounds:
     """The rounds of a job as far as they are known, which the next step has to follow.
 
-    workers: of the newest round, in rank order. since: when they were launched.
+    workers: the workers of the newest round, in rank order. since: when they were launched.
     quick: how many rounds in a row have ended within seconds.
     is_joined: a worker has called `init()`.
     """

@@ -46,9 +46,9 @@ KINDS = ("allreduce.x", "barrier.e", "commit.1")
 class Trainee:
     """One worker as it is.
 
-    generation: the last one it was a member of; rank and size: of it. joined: it waits for a newer one.
+    generation: the last one it was a member of; rank and size: its own in it. joined: it waits for a newer one.
     done: how many operations it has done since the function began, and base: how many before this generation.
-    is_terminated: to end. is_stuck: it cannot be killed.
+    is_terminated: the worker is ordered to end. is_stuck: it cannot be killed.
     """
 
     worker: Worker

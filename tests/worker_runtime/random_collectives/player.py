@@ -56,7 +56,7 @@ def play(seed: int, segments: int, fails_at: tuple[int, int] | None = None) -> d
     """Play the program of a seed: how often each kind of thing was done here.
 
     Args:
-        seed: of the program.
+        seed: the seed of the program.
         segments: how many it has.
         fails_at: a rank that raises UserError after so many segments.
     """

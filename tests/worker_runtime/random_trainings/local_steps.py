@@ -23,7 +23,7 @@ class LocalSteps:
         model: the common parameters.
         names: of these, the optimizer's.
         size: how many ranks.
-        gradients: of the ranks.
+        gradients: the gradients of the ranks.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class Outcome:
     """What a program has come to.
 
     parameters: after each operation.
-    failures: of the operations that have any.
+    failures: the failures of the operations that have any.
     losses: what steps with closures have returned, not a number for None; in one process that of each rank.
     """
 

@@ -21,7 +21,7 @@ class Passes:
         program: the program.
         ranks: which are played here.
         model: the parameters by name.
-        gradients: of these ranks.
+        gradients: the gradients of these ranks.
     """
 
     def __init__(

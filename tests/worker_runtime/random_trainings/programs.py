@@ -42,7 +42,7 @@ class Backward:
 
     batch: chooses the data.
     uses: of each rank, the blocks that its loss uses; without any it makes no backward pass.
-    is_scaled: by the gradient scaler.
+    is_scaled: the gradient scaler scales the loss.
     infinite: the rank that finds an infinity, if there is one.
     fails: all ranks raise in the middle of it, and catch that.
     way: how the model is compiled.

@@ -42,8 +42,8 @@ def train(
     """Train for some steps, LBFGS with a closure, and return the parameters; alone with the batches of all ranks.
 
     Args:
-        optimizer_name: of the torch optimizer.
-        rank: of this process.
+        optimizer_name: the name of the torch optimizer.
+        rank: the rank of this process.
         size: how many train.
         prepare: what is called instead of the model.
         enter: a context for each step, on a device.

@@ -30,7 +30,7 @@ FACTORS = [(1.0, 1.0), (3.0, 0.5), (-2.0, 1.0), (1.0, -4.0)]
 class Case(NamedTuple):
     """A differentiable call, and the same on one process.
 
-    options: of the call, besides the process set.
+    options: the options of the call, besides the process set.
     compute: the result of a rank, of all ranks' inputs in one tensor.
     scale: Horovod's gradient of an input, divided by the derivative of the sum of all ranks' losses.
     second: the same of what a gradient is made of, where that is a collective with such a scale of its own.
