@@ -1,3 +1,3 @@
-"""The version of this installation. Launcher, agents and workers of one job must have the same."""
+"""The version of this installation. Launcher, agents and workers of one job must have the same version."""
 
 __version__ = "0.3.0"

@@ -46,7 +46,7 @@ class LauncherTimeout:
         self._is_held = False
 
     def look(self) -> bool:
-        """Whether the launcher may still be there.
+        """Whether the launcher may still be alive.
 
         To be called often, since the time between two calls shows a suspension.
         """

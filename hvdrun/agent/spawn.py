@@ -120,7 +120,7 @@ async def start_worker(start: Start, *, reads: bool) -> Spawned:
     """Start a worker with a pipe to its input where it `reads`; `start` gets its standard streams, and returns its pid.
 
     Raises:
-        Exception: what `start` raised; no descriptor is left open then.
+        Exception: what `start` raised; no descriptor is left open.
     """
     with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
         if reads:

@@ -1,4 +1,4 @@
-"""A Slurm allocation (`sbatch`, `salloc`, `srun --pty`): its hosts, their slots, and how a step starts there.
+"""A Slurm allocation (`sbatch`, `salloc`, `srun --pty`): its hosts, their slots, and how a step starts in it.
 
 Lists of hosts are expanded here, since scontrol may be missing in a container. Only the GPUs come from scontrol: with
 salloc, no variable has them.

@@ -46,7 +46,7 @@ def run(
 ) -> list[ResultT]:
     """Run a function on `num_proc` workers (1 unless given), and return what it returns on each of them, by rank.
 
-    An elastic job (min_num_proc, or a discovery script) returns the first min_num_proc of these. The parameters for MPI
+    An elastic job (min_num_proc, or a discovery script) returns the first min_num_proc results. The parameters for MPI
     and for Horovod's cache have no effect.
 
     Raises:

@@ -112,7 +112,7 @@ class Tail:
         self._traceback = _Traceback()
 
     def add(self, lines: Sequence[bytes]) -> None:
-        """Keep the last of these; of a progress bar only its last form.
+        """Keep the last of these lines; of a progress bar only its last form.
 
         Of a flood of lines only the last are looked at: it is the event loop that waits meanwhile.
         """

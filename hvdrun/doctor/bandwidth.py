@@ -48,7 +48,7 @@ class Measured:
     """What one backend reaches.
 
     size: the bytes that each worker has. workers: how many there are. seconds: that an allreduce over all takes.
-    has_ucc: torch has UCC there.
+    has_ucc: torch has UCC on these hosts.
     """
 
     backend: Backend

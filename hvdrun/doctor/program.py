@@ -29,7 +29,7 @@ _NO_COMMAND = ("true",)
 class Request:
     """What the command line asks for.
 
-    spec: the job of which the hosts are examined. typed: the options that say so.
+    spec: the job of which the hosts are examined. typed: the options that name these hosts.
     as_json, cleans, tests: the options of those names.
     """
 
@@ -87,7 +87,7 @@ def run(request: Request) -> tuple[str, int]:
 
 
 def test(found: Examination, typed: Sequence[Typed], spec: JobSpec) -> None:
-    """Add what the hosts reach with each backend, and what is wrong with that."""
+    """Add the bandwidth that the hosts reach with each backend, and findings about it."""
     if objection := find_objection(found, spec):
         found.findings.append(Finding(f"the hosts were not tested: {objection}", ()))
         return

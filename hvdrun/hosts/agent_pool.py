@@ -131,13 +131,13 @@ class AgentPool:
                 connection.send(order)
 
     def abandon(self, host: str) -> None:
-        """Kill the agent of a lost host, without waiting; another one may be started there."""
+        """Kill the agent of a lost host, without waiting; another agent may be started on the host."""
         connection = self._connections.pop(host)
         connection.abandon()
         self._close_later(connection, drains=False)
 
     def retire(self, host: str) -> None:
-        """Release the agent of a host that the job leaves, without waiting; another one may be started there."""
+        """Release the agent of a host that the job leaves, without waiting; another agent may be started on it."""
         connection = self._connections.pop(host)
         connection.release(TEMPORARY_FAILURE)
         self._close_later(connection, drains=True)

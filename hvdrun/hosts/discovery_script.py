@@ -79,7 +79,7 @@ class DiscoveryScript:
     async def ask(self) -> HostList:
         """Run the script, and return its hosts, at least one.
 
-        It has answered when it has exited. All processes that it has started are killed then, daemons as well.
+        The script has answered when it exits: then all processes that it has started are killed, daemons as well.
 
         Raises:
             DiscoveryFailedError: it failed, took too long, or names no host with a slot or something that is no host.

@@ -75,7 +75,7 @@ class Roster:
         return tuple(agent.host for agent in self._agents.values())
 
     async def other_than(self, known: tuple[Host, ...]) -> tuple[Host, ...]:
-        """Wait until the hosts differ from these; returns them."""
+        """Wait until the hosts of the roster differ from the given ones; returns the new hosts."""
         while (hosts := self.hosts) == known:
             await self._changed.wait()
         return hosts
@@ -176,7 +176,7 @@ class Roster:
             channel.abort()
 
     def _forward(self, host: str, channel: Channel) -> AgentAdmitted:
-        """Answer a connection for the rendezvous, and forward it there."""
+        """Answer a connection for the rendezvous, and forward it to the rendezvous."""
         agent = self._agents.get(host)
         if agent is None or agent.tunnel_target is None:
             return AgentAdmitted(Admission.REFUSED, "this agent reaches the rendezvous without the launcher.")

@@ -271,7 +271,7 @@ def _read_words(option: Option, node: Node, name: str, key: str) -> str | tuple[
 
 
 def write_configuration(path: Path, given: Mapping[str, RawValues], command: tuple[str, ...] = ()) -> None:
-    """Write the options' values by dest and the user's command: TOML where the name ends so, otherwise YAML.
+    """Write the options' values by dest and the user's command: TOML where the name ends with .toml, otherwise YAML.
 
     Raises:
         ConfigurationError: the file cannot be written, or its language cannot express a value.

@@ -80,7 +80,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def parse_bind(text: str) -> Endpoint:
-    """Read the same; no port and port 0 mean a free port.
+    """Read an address and a port to listen at; no port and port 0 mean a free port.
 
     Raises:
         ValueError: the text has another form.
@@ -223,7 +223,7 @@ def parse_interfaces(text: str) -> tuple[str, ...]:
     """Read `eth0,ib*,10.0.0.0/8`: names of network interfaces, patterns of them, and subnets.
 
     Raises:
-        ValueError: a piece between commas can be none of these.
+        ValueError: a piece between commas has none of these forms.
     """
     pieces = tuple(piece.strip() for piece in text.split(","))
     for piece in pieces:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hvdrun.errors import BadValueError
 
 RawValue = bool | str | tuple[str, ...]  # one value as text: True or False of a switch, a word, or several words
-RawValues = RawValue | tuple[str | tuple[str, ...], ...]  # the same; all values of an option that repeats
+RawValues = RawValue | tuple[str | tuple[str, ...], ...]  # a RawValue, or all values of an option that repeats
 
 
 @dataclass(frozen=True, slots=True)

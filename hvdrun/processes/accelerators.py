@@ -14,7 +14,7 @@ def count_accelerators(environment: Mapping[str, str] = os.environ, root: Path =
     """The number of accelerators that a program started here may use.
 
     Args:
-        environment: a scheduler lists the devices there.
+        environment: variables, in which a scheduler lists the devices.
         root: the folder above `dev` and `sys`.
     """
     for name in _CHOICES:

@@ -18,7 +18,7 @@ from hvdrun.processes.folder import hide
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT
 
 _END_SECONDS = 5.0  # for the watchdog to be gone after SIGKILL
-_STARTS = 10  # something kills every watchdog then; to start more would only load this host
+_STARTS = 10  # starts after which something seems to kill every watchdog; more would only load this host
 
 
 class Watchdog:

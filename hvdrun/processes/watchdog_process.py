@@ -105,7 +105,7 @@ class ProcessTree:
         """The job's live members and their descendants, without this process.
 
         The oldest come first: a shell whose child is killed first would continue with its next command. A process that
-        was only seen below the agent is no member while the agent lives: the agent has just closed the pipe then.
+        was only seen below the agent is no member while the agent lives, as it does when it has just closed the pipe.
         """
         others = {process.pid: process for process in processes.running() if process.pid != os.getpid()}
         seen = {}

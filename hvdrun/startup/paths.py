@@ -1,7 +1,7 @@
 """Looks at paths that may lie where this user may not look.
 
 `Path.is_file`, `Path.is_dir` and `Path.exists` raise an error for a folder that is closed, a name that is too long or a
-file server that is down. Here such a path is not there, as for execvp, which skips it on PATH.
+file server that is down. Here such a path counts as missing, as for execvp, which skips it on PATH.
 """
 
 import errno

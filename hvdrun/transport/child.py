@@ -224,7 +224,7 @@ class CommandTransport(ChildTransport):
             await self._start_agent(self._agent)
 
     async def tunnel(self, port: int) -> int:
-        """Only this machine can be reached so; see `Transport`.
+        """Only this machine can be reached by a pipe; see `Transport`.
 
         Raises:
             NoTunnelError: the host is not this machine.

@@ -47,7 +47,7 @@ class Transport(Protocol):
     async def kill(self) -> None:
         """Kill a silent agent, or close the connection, which ends the agent too.
 
-        `messages` ends with what has come from the agent until then.
+        `messages` ends with what has come from the agent until its end.
         """
 
     async def close(self) -> None:

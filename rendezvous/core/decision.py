@@ -7,7 +7,7 @@
 2. A survivor has restored its last commit, or an operation cannot be repeated (`find_obstacle`): RESTORE.
 3. A survivor has called its function again at a commit, because a resize was offered: RESIZE. All survivors have seen
    that offer at the same commit; one that has not joined yet is still in the operation that carried the offer.
-4. Else RETRY: the survivors continue where they are. No worker is added then, since a new one has no such place.
+4. Else RETRY: the survivors continue where they are. RETRY adds no worker, since a new one is at no place.
 
 Two conditions apply. A survivor that restores needs a state, and at least one must have the state that the others copy:
 else the job ends. A survivor that has done nothing in this generation yet may restore without a state. And a job needs

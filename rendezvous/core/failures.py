@@ -4,7 +4,7 @@ A failure counts against its slot if the worker had made no progress: the loss o
 the others (killed, preempted, out of memory) says nothing about its slot. Whether a member had done so is known when
 the others have reported; until then its slot is suspected. A slot that has failed several times is closed. A host is
 closed when half of its slots are closed, and when it is lost. A closed host is offered again after its cooldown, and
-its slots have no failures then. Workers that train on a closed host continue.
+the failures of its slots are forgotten. Workers that train on a closed host continue.
 
 A failure is forgotten after some time without another one. Nothing is random, so that a repeated history is the same.
 Times are on the job's clock, which stops while this machine sleeps.

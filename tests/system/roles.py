@@ -53,7 +53,7 @@ def find_sequencers(hvdrun: Launcher) -> list[int]:
 
 
 def kill(pid: int | None, number: signal.Signals = signal.SIGKILL) -> int:
-    """`kill -9` a process that must be there, or send it another signal; its pid."""
+    """`kill -9` a process that must exist, or send it another signal; its pid."""
     assert pid is not None
     os.kill(pid, number)
     return pid

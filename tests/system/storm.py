@@ -15,7 +15,7 @@ from tests.waiting import LIMIT_SECONDS, wait_until
 
 IDLE = 5000
 STEPS = 50  # of each of two generations
-# Until `go` is there, rank 0 listens for rank 1.
+# Until the file `go` exists, rank 0 listens for rank 1.
 TRAINS = f"""
 import os, pathlib, resource, sys, time
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

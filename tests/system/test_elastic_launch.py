@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 SCRIPT = ("--host-discovery-script", "cat hosts")
 SHOW = "echo $HOROVOD_RANK of $HOROVOD_SIZE on $HOROVOD_HOSTNAME elastic $HOROVOD_ELASTIC world $WORLD_SIZE"
-# Stays until the file `go` is there.
+# Runs until the file `go` exists.
 STAY = "while [ ! -e go ]; do sleep 0.05; done"
 # The first worker of slot 1 has a fate of its own, the second one lets all of them end.
 FIRST = (

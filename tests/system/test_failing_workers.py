@@ -76,9 +76,9 @@ def run(hvdrun: Launcher, rest: str, *deaths: tuple[str, int, str, int], size: i
 
 
 def check_steps(finished: Finished, sizes: dict[int, int]) -> None:
-    """Every step was made once by each that was there, with the same parameters.
+    """Every step was made once by each worker of the job, with the same parameters.
 
-    sizes: of the job by the step from which on it has it.
+    sizes: the sizes of the job, each by the first step with this size.
     """
     assert finished.returncode == 0, finished.stderr
     made: dict[int, list[tuple[int, str]]] = {}

@@ -6,11 +6,11 @@ import torch
 
 
 class Widen(torch.autograd.Function):
-    """To another dtype; unlike torch's, its gradient stays there."""
+    """Converts to another dtype; unlike torch's conversion, its gradient keeps that dtype."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:  # noqa: ARG004 - torch's signature
-        """As torch's."""
+        """Convert as torch does."""
         return x.to(dtype)
 
     @staticmethod

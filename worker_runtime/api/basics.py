@@ -1,6 +1,6 @@
 """Joining and leaving the job, ranks and sizes, and which backends are built.
 
-hvdrun compiles nothing: a backend is "built" where the installed torch has it. Gloo is always there, MPI never.
+hvdrun compiles nothing: a backend is "built" where the installed torch has it. Gloo is always built, MPI never.
 """
 
 import logging

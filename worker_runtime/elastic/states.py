@@ -220,8 +220,8 @@ class ObjectState(State):
         """Copy the attributes, with the contents of lists, dicts and arrays (which Horovod does not copy).
 
         Args:
-            directory: also write a checkpoint there, for `load(directory)` in another job. Rank 0 writes it; the two
-                newest checkpoints are kept. All ranks must then call this at the same place of the program.
+            directory: also write a checkpoint into this folder, for `load(directory)` in another job. Rank 0 writes it;
+                the two newest checkpoints are kept. All ranks must then call this at the same place of the program.
 
         Raises:
             CheckpointError: the checkpoint could not be written; raised on all ranks. Earlier checkpoints are intact.

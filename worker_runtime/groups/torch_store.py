@@ -86,7 +86,7 @@ def without_warnings() -> Iterator[None]:
 
 
 def _find_level() -> ctypes.c_int | None:
-    """The variable with torch's log level; None if this build of torch does not have it there."""
+    """The variable with torch's log level; None if the library of this build of torch lacks it."""
     try:
         return ctypes.c_int.in_dll(ctypes.CDLL(str(_LIBRARY)), _LEVEL)
     except (OSError, ValueError):

@@ -59,7 +59,7 @@ def allreduce(
 ) -> Arguments[mx.nd.NDArray]:
     """Reduce an array over the ranks of a process set: postscale_factor * op(prescale_factor * tensor).
 
-    The function waits until MXNet has computed the array, and returns when the result is there. (Horovod returns
+    The function waits until MXNet has computed the array, and returns when the result is complete. (Horovod returns
     immediately, and raises errors where the result is read.) A function in place also waits until MXNet has run all
     enqueued operations that read the array. Between an `_async` call and `synchronize`, do not enqueue an operation
     that writes to the array, and for a function in place none that reads it.

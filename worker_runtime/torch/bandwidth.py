@@ -64,7 +64,7 @@ def measure(size: int, device: torch.device, process_set: hvd.ProcessSet, name: 
 
 def measure_whole(device: torch.device, process_set: hvd.ProcessSet, name: str) -> float:
     """The same for `BYTES`; estimated from a part where the ranks are slow."""
-    # All ranks of the set have to choose the same.
+    # All ranks of the set have to choose the same way.
     first = measure(_FIRST_BYTES, device, process_set, name)
     seconds = torch.tensor(first, dtype=torch.float32, device="cpu")
     slowest = float(hvd.allreduce(seconds, op=hvd.Max, name=f"{name}.first", process_set=process_set))

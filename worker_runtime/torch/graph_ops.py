@@ -1,9 +1,9 @@
 """The collectives as operations of torch.compile's graphs.
 
-An operation communicates when the graph runs, not when torch traces it; unnamed calls are numbered then. A name from
-the program is part of the graph; the number of ranks is not. Each operation takes a token and returns the next one, so
-that torch never removes, merges or reorders operations. It also returns a ticket: the pickled adjoint for the backward
-pass, as a tensor, since a graph passes only tensors.
+An operation communicates when the graph runs, not when torch traces it. Unnamed calls are numbered when the graph runs.
+A name from the program is part of the graph; the number of ranks is not. Each operation takes a token and returns the
+next one, so that torch never removes, merges or reorders operations. It also returns a ticket: the pickled adjoint for
+the backward pass, as a tensor, since a graph passes only tensors.
 
 The operations in a program's graph, `collective` and `sync_batch_norm`, consist of two others that communicate: `run`
 and `run_adjoint`. torch caches compiled graphs on disk by the names of the former. If you change their decomposition,

@@ -234,7 +234,7 @@ def sparse_allreduce_async(
 
     Args:
         tensor: a sparse COO tensor, coalesced or not, of the same shape and dtype on all ranks; the number of elements
-            may differ, and be 0. Do not change it before the result is there.
+            may differ, and be 0. Do not change it before the result is complete.
         name: identifies the operation across ranks and in messages; None matches calls by their order.
         op: Sum or Average. Another op raises ValueError (Horovod ignores it).
         process_set: the ranks that take part.

@@ -51,7 +51,7 @@ class Story:
                 self.written += pipe.write(block)
 
     async def close(self) -> list[AgentMessage]:
-        """End; what the launcher has read then."""
+        """Close the forwarder, and return all that the launcher has read."""
         reading = asyncio.create_task(asyncio.to_thread(self._read))
         await self.forwarder.drain()
         self.forwarder.close()

@@ -52,7 +52,7 @@ class Office:
         return {event.host: event.reason for event in self.events if isinstance(event, Lost)}
 
     def serve(self) -> None:
-        """The rendezvous is there."""
+        """The rendezvous has been opened."""
         self.hosts.serve(self._server, self.config)
 
     def let_start(self, *hosts: str) -> None:

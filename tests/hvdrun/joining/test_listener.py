@@ -82,7 +82,7 @@ async def opened(
 
 @asynccontextmanager
 async def started(place: Endpoint, path: Path, host: str = "a", slots: int = 2) -> AsyncIterator[Agent]:
-    """An agent that wants to join there."""
+    """An agent that wants to join the launcher at this place."""
     agent = Agent()
     running = asyncio.create_task(JoiningAgent(JoinOptions(place, path, host, slots), agent.said.append).run())
     agent.running = running

@@ -18,7 +18,7 @@ async def test_a_failing_answer_is_raised() -> None:
         raise ZeroDivisionError(host)
 
     def send(_host: str, _order: Order) -> None:
-        """No host is there."""
+        """Send to no host: the test has none."""
 
     with pytest.raises(ZeroDivisionError, match="a"):
         await check_connectivity(["a"], send, receive)

@@ -81,7 +81,7 @@ async def test_a_closed_listener_is_not_reached_and_keeps_no_connection() -> Non
 
 
 async def speak(endpoint: Endpoint, data: bytes) -> bytes:
-    """What a stranger gets for this."""
+    """The bytes that a stranger receives for these bytes."""
     async with AsyncExitStack() as stack:
         reader, writer = await connect(endpoint, stack)
         writer.write(data)
@@ -124,7 +124,7 @@ async def test_a_question_with_bytes_behind_it_is_not_answered() -> None:
 
 
 async def say_nothing(_: asyncio.StreamWriter) -> None:
-    """Be there."""
+    """Connect, and send nothing."""
 
 
 async def say_half(writer: asyncio.StreamWriter) -> None:

@@ -134,7 +134,7 @@ class Bench:
         self.put[pid] = error
 
     def pass_time(self, seconds: float) -> dict[int, str]:
-        """Look four times a second for so long: who was put down until then, and why."""
+        """Look four times a second for these seconds: which pids were reported up to the end, and why."""
         for _ in range(round(seconds / PAUSE_SECONDS)):
             self.clock.now += PAUSE_SECONDS
             self.detector.look()

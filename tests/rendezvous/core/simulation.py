@@ -241,7 +241,7 @@ class Simulation:
             self.apply(Joined(each.worker, each.generation, self.report_of(each, join_reason)))
 
     def resize(self) -> None:
-        """All have come to a commit, and have seen the offer there."""
+        """All members have come to a commit, and have seen the offer at it."""
         members = self.list_members()
         if self.offered is None or self.interrupted == self.generation or len(members) < len(self.members):
             return
@@ -326,7 +326,7 @@ class Simulation:
             self.apply(Reported(host, tuple(worker for worker in self.alive if worker.slot.host == host)))
 
     def lose(self, host: str) -> None:
-        """A host is gone, and all that ran there."""
+        """A host is gone, and all its processes."""
         self.alive = {worker: each for worker, each in self.alive.items() if worker.slot.host != host}
         self.apply(Lost(host, "its order channel closed"))
 

@@ -23,7 +23,7 @@ def find_workers(host: Host, word: str) -> list[HostProcess]:
 
 
 def kill(*processes: HostProcess) -> None:
-    """`kill -9` processes that must be there."""
+    """`kill -9` processes that must exist."""
     assert processes
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)

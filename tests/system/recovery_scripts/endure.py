@@ -1,4 +1,4 @@
-"""Trains on handwritten digits until a file is there, and writes a line for each step: when, which, and of how many.
+"""Trains on handwritten digits until a file exists, and writes a line for each step: when, which, and of how many.
 
 A step takes as long as on an accelerator that is waited for: so the rate of the steps is the job's, and not that of a
 machine that has fewer cores than the job has workers. Its arguments: the folder, and that time in seconds.

@@ -158,7 +158,7 @@ class Trainer:
         )
 
     def _come_to_backward(self, gradient: torch.Tensor) -> torch.Tensor:
-        """The gradients of the last layer are there, and perhaps on their way."""
+        """The gradients of the last layer are computed, and their reduction may have begun."""
         self.stage.come_to("backward")
         return gradient
 

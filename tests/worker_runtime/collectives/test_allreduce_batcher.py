@@ -47,7 +47,7 @@ def find_batcher(operations: list[Allreduce]) -> AllreduceBatcher:
 
 
 def combine(operation: Allreduce, payload: bytes | memoryview) -> bytes:
-    """What the sequencer answers when all three ranks have sent the same."""
+    """What the sequencer answers when all three ranks have sent the same payload."""
     numbers = np.frombuffer(payload, operation.request.signature.payload_dtype)
     if operation.request.signature.reduction is Reduction.MAX:
         return numbers.tobytes()

@@ -11,7 +11,7 @@ from worker_runtime.engine.engine import Engine
 
 
 class Noting(Batcher):
-    """Notes which operations came together; those named "bad" cannot be finished so."""
+    """Notes which operations came together; operations whose title has a "!" cannot be finished together."""
 
     def __init__(self) -> None:
         self.packed: list[str] = []

@@ -16,7 +16,7 @@ from worker_runtime.timeline.recorder import Recorder
 
 
 class PlayedWork:
-    """A communication that ends when the test says so."""
+    """A communication that the test ends."""
 
     def __init__(self) -> None:
         self.future: torch.futures.Future[Any] = torch.futures.Future()

@@ -43,7 +43,7 @@ def fill(network: mx.gluon.Block, value: float) -> None:
 
 
 def are_equal(value: object) -> bool:
-    """Whether all ranks have the same."""
+    """Whether all ranks have the same arrays."""
     first, *others = hvd.allgather_object(value)
     return all(np.array_equal(first[name], other[name]) for other in others for name in first)
 

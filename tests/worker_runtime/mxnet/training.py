@@ -170,7 +170,7 @@ def train(way: str, name: str, rank: int = 0, size: int = 1, *, hybrid: bool = F
 
 
 def check(replicas: Sequence[Sequence[np.ndarray]], alone: Sequence[np.ndarray], tolerance: float = 1e-9) -> None:
-    """All ranks have the same, to the last bit, and about the same as one process."""
+    """All ranks have the same parameters, to the last bit, and about those of one process."""
     for replica in replicas:
         assert all(np.array_equal(own, first) for own, first in zip(replica, replicas[0], strict=True))
     for own, expected in zip(replicas[0], alone, strict=True):

@@ -12,10 +12,10 @@ from worker_runtime.startup.program_end import shorten_tracebacks
 
 
 class State:
-    """Of a training function, as little as it must be."""
+    """The state of a training function, with the methods that it must have."""
 
     def sync(self) -> None:
-        """All have the same."""
+        """Nothing to send: all ranks have the same state."""
 
 
 @hvd.elastic.run

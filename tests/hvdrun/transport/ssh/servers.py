@@ -257,7 +257,7 @@ def reach(*targets: Target, limit_seconds: float = LIMIT_SECONDS) -> None:
 
 
 def log_in(home: Home, server: SshServer, *, extra: str = "", known: str = "", key: Path | None = None) -> bool:
-    """Ssh and hvdrun agree whether the user can log in there; whether it is so.
+    """Check that ssh and hvdrun agree whether the user can log in at the server; whether the user can.
 
     extra: more lines of the configuration; they count first. known: the known_hosts file.
     """

@@ -56,7 +56,7 @@ def is_open(port: int) -> bool:
 
 
 async def read(port: int) -> bytes:
-    """All that comes from there."""
+    """All bytes that come from the listener at this port."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     data = await reader.read(-1)
     writer.close()

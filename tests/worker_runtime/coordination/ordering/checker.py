@@ -20,7 +20,7 @@ TOLERANT = (Kind.ALLREDUCE, Kind.COMMIT)
 
 
 def tolerates_joined(signature: Signature) -> bool:
-    """Whether it runs without those that have joined; the simulated programs ask nothing of the job so."""
+    """Whether the operation runs without the ranks that have joined; the simulated programs request no agreement so."""
     return signature.kind in TOLERANT or signature.tolerates_joined
 
 

@@ -156,7 +156,7 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Compare two versions such as "2.1.0+cu118" by the numbers with which they begin.
 
     Raises:
-        ValueError: one is no text that begins so.
+        ValueError: one version is no text that begins with numbers.
     """
     numbers = []
     for version in (ver, target):
