@@ -25,7 +25,7 @@ _SEARCH = b"PYTHONPATH"
 _ENTRANCE = os.fsencode(Path(__file__).resolve().parent / "entrance")  # see sitecustomize.py there
 _FORKSERVER = "worker_runtime.startup.forkserver"
 _CHUNK_BYTES = 64 * 1024
-_WORDS = 2  # of the command, which name the program: the script, or -m and the module
+_PROGRAM_WORDS = 2  # of the command, which name the program: the script, or -m and the module
 
 
 def make_command(command: tuple[str, ...], descriptor: int, modules: tuple[str, ...]) -> list[str]:
@@ -33,7 +33,7 @@ def make_command(command: tuple[str, ...], descriptor: int, modules: tuple[str, 
 
     descriptor: the descriptor of its socket. modules: what it imports.
     """
-    interpreter, *words = command[: 1 + _WORDS]
+    interpreter, *words = command[: 1 + _PROGRAM_WORDS]
     return [interpreter, "-m", _FORKSERVER, str(descriptor), json.dumps(words), json.dumps(modules)]
 
 

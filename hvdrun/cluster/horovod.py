@@ -12,7 +12,7 @@ ResultT = TypeVar("ResultT")
 _FAILED = (
     "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be terminated"
 )
-_HERE = 3  # how many frames the caller of `run` is above `_rename`
+_FRAMES_TO_CALLER = 3  # how many frames the caller of `run` is above `_rename`
 
 
 def run(
@@ -64,7 +64,9 @@ def run(
     if use_gloo and use_mpi:
         raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
     if use_mpi or mpi_args:
-        warnings.warn("use_mpi and mpi_args have no effect: the workers use gloo or NCCL.", stacklevel=_HERE - 1)
+        warnings.warn(
+            "use_mpi and mpi_args have no effect: the workers use gloo or NCCL.", stacklevel=_FRAMES_TO_CALLER - 1
+        )
 
     is_elastic = min_num_proc is not None or host_discovery_script is not None
     if not is_elastic:
@@ -109,7 +111,7 @@ def _rename(value: Any, deprecated: Any, old: str, new: str) -> Any:
     """The value of a parameter that has been renamed."""
     if deprecated is None:
         return value
-    warnings.warn(f"{old} is deprecated, use {new} instead", DeprecationWarning, stacklevel=_HERE)
+    warnings.warn(f"{old} is deprecated, use {new} instead", DeprecationWarning, stacklevel=_FRAMES_TO_CALLER)
     if value is not None:
         raise ValueError(f"{old} and {new} are the same: give only {new}.")
     return deprecated

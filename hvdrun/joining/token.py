@@ -27,7 +27,7 @@ KEY_SUFFIX = ".key"
 DEFAULT_LIFETIME_SECONDS = 24 * 3600.0
 MAX_TOKEN_BYTES = 64 * 1024
 _OWNER_ONLY = 0o600
-_OTHERS = 0o007  # a group may read: Kubernetes gives a Secret to the group of a pod
+_OTHERS_PERMISSIONS = 0o007  # a group may read: Kubernetes gives a Secret to the group of a pod
 _AUTHORITY_NAME = "token"
 _SECRET_BYTES = 32
 _JOB_NAME = "hvdrun-job-{}.token"  # the token of one job, where --token-file names none
@@ -126,7 +126,7 @@ def refuse_open(path: Path, mode: int) -> None:
     Raises:
         TokenFileError: it is open.
     """
-    if mode & _OTHERS:
+    if mode & _OTHERS_PERMISSIONS:
         reason = f"is open to every user of this machine (mode {stat.S_IMODE(mode):04o})"
         raise TokenFileError(path, reason, f"close it with `chmod 600 {shlex.quote(str(path))}`")
 

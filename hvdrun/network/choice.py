@@ -155,7 +155,7 @@ class _Reach:
 
 def _find_network(reach: _Reach, proven: Mapping[str, Sequence[Listening]]) -> tuple[dict[str, Listening], str]:
     """One address for each host, and what the addresses have in common."""
-    by_kind = ((_list_networks(kind, proven), describe_network) for kind, describe_network in _KINDS)
+    by_kind = ((_list_networks(kind, proven), describe_network) for kind, describe_network in _COMMON_NETWORKS)
     networks, describe_network = next(pair for pair in by_kind if pair[0])  # the last kind accepts any addresses
     picked = [{host: reach.pick(host, network[host]) for host in proven} for network in networks]
     best = min(picked, key=lambda network: _rate_network(reach, network))
@@ -190,7 +190,7 @@ def _find_family(entry: Listening) -> int:
     return 4
 
 
-_KINDS: tuple[tuple[Callable[[Listening], Hashable], Callable[[Listening], str]], ...] = (
+_COMMON_NETWORKS: tuple[tuple[Callable[[Listening], Hashable], Callable[[Listening], str]], ...] = (
     (_find_subnet, lambda entry: f"all hosts reach each other in the subnet {_find_subnet(entry)}"),
     (
         lambda entry: (entry.interface, _find_family(entry)),

@@ -149,7 +149,7 @@ def _check_text(text: str, name: str, line: int) -> None:
         raise ConfigurationError(name, f"{text!r} cannot stand on a command line", line) from error
 
 
-_PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./=-]*|\d+", re.ASCII)
+_UNQUOTED = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./=-]*|\d+", re.ASCII)
 _NULL = "null"
 
 
@@ -181,7 +181,7 @@ def _render(value: RawValues, *, plain: bool) -> str:
             return f"[{', '.join(_render(item, plain=plain) for item in value)}]"
         case _ if value.isdecimal() and value.isascii() and str(int(value)) == value:
             return value
-        case _ if plain and _PLAIN.fullmatch(value) and value.lower() != _NULL:
+        case _ if plain and _UNQUOTED.fullmatch(value) and value.lower() != _NULL:
             return value
         case _:
             return "".join(c if c.isprintable() else _escape(c) for c in json.dumps(value, ensure_ascii=False))

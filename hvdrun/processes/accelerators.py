@@ -7,7 +7,7 @@ from pathlib import Path
 
 _CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _NVIDIA = re.compile(r"nvidia\d+")
-_NONE = frozenset({"", "-1", "NoDevFiles"})
+_NO_DEVICES = frozenset({"", "-1", "NoDevFiles"})
 
 
 def count_accelerators(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
@@ -21,7 +21,7 @@ def count_accelerators(environment: Mapping[str, str] = os.environ, root: Path =
         if name in environment:
             named = [choice.strip() for choice in environment[name].split(",")]
             # An entry that names no device hides the rest of the list.
-            return next((at for at, choice in enumerate(named) if choice in _NONE), len(named))
+            return next((at for at, choice in enumerate(named) if choice in _NO_DEVICES), len(named))
     nvidia = sum(bool(_NVIDIA.fullmatch(entry.name)) for entry in _list(root / "dev"))
     return nvidia or sum(map(_is_amd, _list(root / "sys/class/kfd/kfd/topology/nodes")))
 

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 
-MOST = 1_000_000  # a mistyped range must not fill the memory
+MAX_ITEMS = 1_000_000  # a mistyped range must not fill the memory
 _NOT = "{!r} is no list of Slurm's"
 _PIECE = re.compile(r"[^\[\],]+|\[[^\[\]]+\]")
 _LIST = re.compile(r"(?:[^\[\],]|\[[^\[\]]+\])+")
@@ -65,5 +65,5 @@ def _expand_range(text: str) -> Iterator[str]:
 
 
 def _check_length(length: int, text: str) -> None:
-    if not 0 <= length <= MOST:
+    if not 0 <= length <= MAX_ITEMS:
         raise ValueError(_NOT.format(text))

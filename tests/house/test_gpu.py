@@ -42,7 +42,7 @@ def test_failing():
 def test_ending(name):
     os.kill(os.getpid(), signal.Signals[name])
 """
-PART = """
+PROGRAM_OF_PART = """
 import sys
 from pathlib import Path
 from tests.house import gpu
@@ -132,7 +132,7 @@ def test_a_test_that_ends_the_process_fails_and_the_others_run(tmp_path: Path) -
     file = tmp_path / "test_crashing.py"
     file.write_text(CRASHING, encoding="utf-8")
     report = Report(machine=MACHINE)
-    run_tests(report, [sys.executable, "-c", PART, *map(str, (gpu.REPORT, gpu.PAGE, file))])
+    run_tests(report, [sys.executable, "-c", PROGRAM_OF_PART, *map(str, (gpu.REPORT, gpu.PAGE, file))])
     failed = {name.partition("::")[2]: text for name, text in report.failed.items()}
     assert "of no use" in failed.pop("test_failing")
     assert failed == {

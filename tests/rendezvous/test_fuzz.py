@@ -25,7 +25,7 @@ SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
 IDLE = 1000
 STRANGERS = 12
 GENERATIONS = 5
-KINDS = 6  # of strangers
+KINDS_OF_STRANGERS = 6  # of strangers
 OF_EACH_KIND = 3
 METHODS = ("Join", "OpenSequencer", "Declare", "Report", "Watch")
 
@@ -41,7 +41,7 @@ async def test_a_job_succeeds_while_random_bytes_reach_its_ports(path: Path) -> 
         open_worker(path, A1) as a1,
     ):
         generation = 0
-        while generation < GENERATIONS or len(fire.done) < KINDS or min(fire.done.values()) < OF_EACH_KIND:
+        while generation < GENERATIONS or len(fire.done) < KINDS_OF_STRANGERS or min(fire.done.values()) < OF_EACH_KIND:
             first, second = await asyncio.gather(*(in_thread(partial(client.join, generation)) for client in (a0, a1)))
             generation += 1
             assert first.generation == second.generation == generation

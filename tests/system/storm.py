@@ -46,7 +46,7 @@ sys.exit(int(os.environ.get("EXIT_CODE", "0")) if os.environ["RANK"] == "1" else
 # As another user: nobody, on every Linux.
 NOBODY = "65534"
 ATTACK = ("-m", "tests.system.attack", str(IDLE))
-KINDS = 9  # of what an attacker does at a port
+KINDS_OF_ATTACKS = 9  # of what an attacker does at a port
 _PAUSE_SECONDS = 0.02
 
 Target = str  # `ADDRESS PORT`, or the path of a Unix socket
@@ -88,7 +88,7 @@ class Storm:
 
     def check(self, least: int) -> None:
         """So many ports had to stand all of it."""
-        whole = [done for done in self.done.values() if done[SILENT] > 0.9 * IDLE and len(+done) == KINDS]
+        whole = [done for done in self.done.values() if done[SILENT] > 0.9 * IDLE and len(+done) == KINDS_OF_ATTACKS]
         assert len(whole) >= least, self.done
 
     def find_let_in(self) -> int:

@@ -28,7 +28,7 @@ ALONE = (
     "hvdrun: it starts alone, since no worker has called hvd.init() or opened the port of torch.distributed: with "
     "--max-restarts all workers are started again together."
 )
-AGAIN = ["hvdrun: a new worker is started in slot localhost:1.", ALONE]
+REPLACED = ["hvdrun: a new worker is started in slot localhost:1.", ALONE]
 
 
 def name_hosts(hvdrun: Launcher, *lines: str) -> None:
@@ -55,7 +55,7 @@ def test_a_fixed_list_will_do_and_so_will_this_machine_alone(hvdrun: Launcher) -
 def test_a_worker_that_fails_before_all_have_joined_is_started_again(hvdrun: Launcher) -> None:
     finished = hvdrun("-np", "2", "--min-np", "1", "sh", "-c", FIRST.format(fate="exit 3"))
     assert finished.returncode == 0
-    assert finished.stderr.splitlines() == ["hvdrun: rank 1 (localhost:1) was lost: exit code 3.", *AGAIN]
+    assert finished.stderr.splitlines() == ["hvdrun: rank 1 (localhost:1) was lost: exit code 3.", *REPLACED]
 
 
 def test_the_job_waits_for_enough_slots_and_uses_all_there_are(hvdrun: Launcher) -> None:
@@ -118,7 +118,7 @@ def test_a_worker_that_is_stopped_for_the_lease_is_ended_and_started_again_immed
     finished = running.wait()
     assert finished.returncode == 0
     reported = "the worker localhost:1 was stopped for longer than the lease of 3 s (--lease)"
-    assert finished.stderr.splitlines() == [f"hvdrun: rank 1 (localhost:1) was lost: {reported}.", *AGAIN]
+    assert finished.stderr.splitlines() == [f"hvdrun: rank 1 (localhost:1) was lost: {reported}.", *REPLACED]
 
 
 @pytest.mark.nightly

@@ -51,7 +51,7 @@ def make_step(step):
 {rest}
 print("end", hvd.rank(), hvd.size(), flush=True)
 """
-PLAIN = """
+WITHOUT_STATE = """
 for step in range(12):
     make_step(step)
 """
@@ -104,7 +104,7 @@ FAILURES = {
 @pytest.mark.parametrize("story", rest_nightly(FAILURES))
 def test_a_worker_that_fails_is_survived_and_no_step_is_lost(hvdrun: Launcher, story: str) -> None:
     deaths = FAILURES[story]
-    finished = run(hvdrun, PLAIN, *deaths)
+    finished = run(hvdrun, WITHOUT_STATE, *deaths)
     left = 3 - len(deaths)
     check_steps(finished, {0: 3, deaths[0][3]: left})
     assert finished.stderr.count("was lost") == len(deaths)
@@ -122,7 +122,7 @@ def test_a_training_function_does_not_begin_again_after_a_failure(hvdrun: Launch
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("rest", [PLAIN, ELASTIC], ids=["plain", "elastic"])
+@pytest.mark.parametrize("rest", [WITHOUT_STATE, ELASTIC], ids=["plain", "elastic"])
 def test_a_worker_that_ends_with_0_has_left_and_is_named(hvdrun: Launcher, rest: str) -> None:
     finished = run(hvdrun, rest, ("well", 1, "backward", 7))
     assert finished.returncode == 1

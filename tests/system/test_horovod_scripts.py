@@ -47,7 +47,7 @@ except ImportError as error:
     reported["version"] = str(error)
 print(json.dumps(reported))
 """
-WAYS = {
+WAYS_OF_STARTING = {
     "forked": (True, ("python", "train.py")),
     "executed": (False, ("python", "train.py")),
     "by a shell": (True, ("sh", "-c", "python train.py")),
@@ -78,9 +78,9 @@ def ask(hvdrun: Launcher, *words: str | Path, own: str | None = None, forks: boo
     return reported
 
 
-@pytest.mark.parametrize("way", rest_nightly(WAYS))
+@pytest.mark.parametrize("way", rest_nightly(WAYS_OF_STARTING))
 def test_a_script_written_for_horovod_trains(hvdrun: Launcher, way: str) -> None:
-    forks, command = WAYS[way]
+    forks, command = WAYS_OF_STARTING[way]
     hvdrun.write("train.py", TRAINS)
     finished = hvdrun("-np", "2", *command, forks=forks)
     assert (finished.returncode, finished.stderr) == (0, "")
@@ -105,7 +105,7 @@ def test_a_script_written_for_horovod_trains(hvdrun: Launcher, way: str) -> None
 def test_where_horovod_is_on_the_users_path_the_option_decides(
     hvdrun: Launcher, installed: Path, mode: str, way: str
 ) -> None:
-    forks, command = WAYS[way]
+    forks, command = WAYS_OF_STARTING[way]
     found = OURS if mode == "on" else THEIRS
     own = f"{installed}{os.pathsep}/nowhere"
     reported = ask(hvdrun, "--horovod-shim", mode, *command, own=own, forks=forks)
@@ -113,9 +113,9 @@ def test_where_horovod_is_on_the_users_path_the_option_decides(
     assert reported["search"] == (own if mode == "off" else f"{FOLDER}{os.pathsep}{own}")
 
 
-@pytest.mark.parametrize("way", rest_nightly(WAYS))
+@pytest.mark.parametrize("way", rest_nightly(WAYS_OF_STARTING))
 def test_without_an_installed_horovod_ours_stands_in(hvdrun: Launcher, way: str) -> None:
-    forks, command = WAYS[way]
+    forks, command = WAYS_OF_STARTING[way]
     assert ask(hvdrun, *command, forks=forks) == {"version": OURS, "child": OURS, "search": str(FOLDER)}
 
 

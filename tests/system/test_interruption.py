@@ -51,7 +51,7 @@ if os.environ["HOROVOD_RANK"] == "1":
 """
 # Of a SIGINT hvdrun dies itself.
 ENDINGS = {signal.SIGTERM: 143, signal.SIGINT: -signal.SIGINT, signal.SIGHUP: 129}
-SAID = {
+SENTENCES = {
     signal.SIGTERM: "hvdrun: received SIGTERM.\n",
     signal.SIGINT: "hvdrun: stopping 2 workers; Ctrl-C again stops them immediately.\n",
     signal.SIGHUP: "hvdrun: received SIGHUP.\n",
@@ -93,7 +93,7 @@ def test_a_signal_lets_workers_clean_up_and_the_code_names_it(
     finished = running.wait()
     assert finished.returncode == ENDINGS[number]
     assert sorted(finished.stdout.splitlines()[2:]) == ["[0] cleaned up", "[1] cleaned up"]
-    assert finished.stderr == SAID[number]
+    assert finished.stderr == SENTENCES[number]
 
 
 SAVES = """
@@ -164,7 +164,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing(hvdrun: Launcher, nu
             continue
         # Before hvdrun can answer, the signal itself ends it; a shell sees the same code.
         assert finished.returncode in {ENDINGS[number], -number}
-        assert "hvdrun" not in finished.stderr.replace(SAID[number], ""), finished.stderr
+        assert "hvdrun" not in finished.stderr.replace(SENTENCES[number], ""), finished.stderr
         assert "Exception ignored" not in finished.stderr
     assert not hvdrun.watch.settle()
 

@@ -89,7 +89,7 @@ for step in range({STEPS}):
     check(step, [each.asnumpy() for each in module.get_params()[0].values()], optimizer.num_update)
 end()
 """
-WAYS = {
+TRAININGS = {
     "DistributedTrainer": TRAINS_GLUON.replace(
         "TRAINER",
         'optimizer = mx.optimizer.create("sgd", learning_rate=1.0)\n'
@@ -110,7 +110,7 @@ WAYS = {
         ("DistributedTrainer", 0, 0.0),
         *(
             pytest.param(way, victim, delay, marks=pytest.mark.nightly)
-            for way in WAYS
+            for way in TRAININGS
             for victim, delay in ((0, 0.002), (2, 0.0), (2, 0.004))
         ),
     ],
@@ -119,7 +119,7 @@ def test_the_others_complete_each_step_once_after_a_loss(
     hvdrun: Launcher, way: str, victim: int, delay_seconds: float
 ) -> None:
     begins = BEGINS.replace("VICTIM", str(1.0 + victim)).replace("DELAY", str(delay_seconds))
-    hvdrun.write("train.py", begins + WAYS[way])
+    hvdrun.write("train.py", begins + TRAININGS[way])
     finished = hvdrun("-np", "3", "--min-np", "2", "python", "train.py", environment={"OMP_NUM_THREADS": "1"})
     assert finished.returncode == 0, finished.stdout + finished.stderr
     lines = [line.partition("] ")[2] for line in finished.stdout.splitlines()]

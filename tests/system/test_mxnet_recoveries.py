@@ -26,7 +26,7 @@ RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "10"))
 SAMPLES = 120  # of the script
 LIMIT_SECONDS = 180.0  # on a busy machine
 SIZE = 4
-WAYS = ("trainer", "optimizer", "module")
+TRAININGS = ("trainer", "optimizer", "module")
 EXTRAS = {
     "trainer": ("adam", "deferred", "hybrid", "norm", "sparse", "wide"),
     "optimizer": ("adam", "deferred", "hybrid", "norm", "sparse", "wide"),
@@ -53,7 +53,7 @@ class Story:
 def draw(seed: int) -> Story:
     """The same for the same seed. The first seeds meet each way, place and kind of victim."""
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
-    way = WAYS[seed % len(WAYS)]
+    way = TRAININGS[seed % len(TRAININGS)]
     extras = chance.sample(EXTRAS[way], chance.randint(1, 3))
     if seed % 8 == 7:
         extras.append("children")  # of the data loader

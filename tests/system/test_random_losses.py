@@ -28,7 +28,7 @@ BEFORE = ("compute", "backward")  # some gradient of the worker is lacking: the 
 OPEN = ("reduction", "commit", "asked")  # a step that all survivors have the results of is done, with its share
 AFTER = ("committed", "end")
 # The features of a step's statements, and the places that only these steps have: all of them after the agreement.
-WAYS: dict[str, tuple[str, ...]] = {
+PLACES_BY_FEATURES: dict[str, tuple[str, ...]] = {
     "scaler,clip": ("between", "clipped"),
     "clip": ("between", "clipped"),
     "scaler,synchronize,clip": ("synchronized", "between", "clipped"),
@@ -69,7 +69,7 @@ def draw(seed: int) -> Loss:
     """The same for the same seed."""
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
     operation = OPERATIONS[seed % len(OPERATIONS)]
-    way = list(WAYS)[seed % len(WAYS)]
+    way = list(PLACES_BY_FEATURES)[seed % len(PLACES_BY_FEATURES)]
     extras = chance.sample(EXTRAS, chance.randint(0, 3))
     if operation == "product" and "sparse" in extras:
         extras.remove("sparse")  # which has no product
@@ -77,7 +77,7 @@ def draw(seed: int) -> Loss:
     if operation == "product":
         entries = min(entries, 1)  # a long training would grow beyond all numbers
     passes, parts = 1 + ("accumulate" in extras), 1 + ("two" in extras)
-    place = chance.choice((*BEFORE, *OPEN, *AFTER, "stepped", *WAYS[way] * 3))
+    place = chance.choice((*BEFORE, *OPEN, *AFTER, "stepped", *PLACES_BY_FEATURES[way] * 3))
     part = parts - 1 if place == "stepped" else chance.randrange(parts)
     time = {"stepped": 1, "backward": part * passes + chance.randint(1, passes)}.get(place, part + 1)
     size = chance.choice((2, 3, 3, 4))

@@ -14,7 +14,7 @@ from tests.system.launcher import LIMIT_SECONDS, Launcher
 from tests.waiting import wait_until
 
 # Of `__main__`: a function, a class, a closure; what it returns has the program's own class; the cluster stays open.
-WORDS = """
+TYPED_WORDS = """
 import hvdrun
 class Pair:
     def __init__(self, rank): self.rank = rank
@@ -105,7 +105,7 @@ def start(hvdrun: Launcher, text: str, **variables: str) -> subprocess.Popen[str
 
 
 def test_functions_and_classes_of_the_prompt_work_and_the_interpreter_s_end_ends_the_workers(hvdrun: Launcher) -> None:
-    with start(hvdrun, WORDS) as program:
+    with start(hvdrun, TYPED_WORDS) as program:
         assert program.communicate(timeout=LIMIT_SECONDS) == ("[300000, 300000]\n['hello', 'hello']\n", "")
     assert program.returncode == 0
 

@@ -22,7 +22,7 @@ from worker_runtime.groups.torch_groups import TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Action, Endpoint, Membership, RecoveryDecision
 
 LARGE = 300_000  # elements of float32: more than travel inside a request
-_ANY = Request(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers are sent
+_ANY_REQUEST = Request(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers are sent
 
 
 class Pending:
@@ -127,7 +127,7 @@ class PlayedGeneration:
     def release(self, *numbers: int, index: int = 0, ranks: tuple[int, ...] = (0, 1), payload: bytes = b"") -> None:
         """Answer requests by their numbers, with growing indices."""
         for number in numbers:
-            release = Release(index + number, _ANY, ranks)
+            release = Release(index + number, _ANY_REQUEST, ranks)
             self.sequencer.send(Frame.RELEASES, encode_releases(number, release, [payload]))
 
     def read_request(self) -> tuple[str, bytes]:
@@ -140,7 +140,7 @@ class PlayedGeneration:
 
     def release_set(self, number: int, process_set: int, ranks: tuple[int, ...]) -> None:
         """Answer a request for a process set."""
-        release = Release(number, _ANY, ranks, sizes=(ranks,) * self.group.size, value=process_set)
+        release = Release(number, _ANY_REQUEST, ranks, sizes=(ranks,) * self.group.size, value=process_set)
         self.sequencer.send(Frame.RELEASES, encode_releases(number, release, [b""]))
 
     def lose(self) -> None:

@@ -33,7 +33,7 @@ from worker_runtime.rendezvous import Assignment, Endpoint, Membership, Sequence
 
 LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.02
-_NONE = "none: "  # before the reason, if there is no sequencer
+_NO_SEQUENCER = "none: "  # before the reason, if there is no sequencer
 
 
 class Store(Protocol):
@@ -183,14 +183,14 @@ class ForeignJob:
         name = f"{generation}/sequencer"
         if self._world.rank != 0:
             text = self._store.get(name)
-            if text.startswith(_NONE):
-                raise SequencerStartError(text.removeprefix(_NONE))
+            if text.startswith(_NO_SEQUENCER):
+                raise SequencerStartError(text.removeprefix(_NO_SEQUENCER))
             port, _, address = text.partition(" ")
             return Endpoint(address, int(port))
         try:
             endpoint = self._sequencer.await_endpoint(self._limit)
         except SequencerStartError as error:
-            self._store.set(name, f"{_NONE}{error.reason}")  # else the others would wait
+            self._store.set(name, f"{_NO_SEQUENCER}{error.reason}")  # else the others would wait
             raise
         self._store.set(name, f"{endpoint.port} {endpoint.address}")
         return endpoint

@@ -18,7 +18,7 @@ from worker_runtime.rendezvous import read_is_elastic
 
 __all__ = ["split_data"]
 
-_OWN = (FilterSampler, RandomSampler, SequentialSampler)  # Gluon's, which ignore ranks
+_GLUON_SAMPLERS = (FilterSampler, RandomSampler, SequentialSampler)  # Gluon's, which ignore ranks
 _KEPT = ("batchify_fn", "num_workers", "pin_memory", "pin_device_id", "prefetch", "thread_pool", "timeout")
 
 
@@ -126,7 +126,7 @@ def _find_batches(data: Any) -> BatchSampler:
         )
 
     sampler = vars(batches)["_sampler"]
-    if type(sampler) not in _OWN and not isinstance(sampler, _SPLIT):
+    if type(sampler) not in _GLUON_SAMPLERS and not isinstance(sampler, _SPLIT):
         raise DataNotSplitError(
             f"its sampler is a {type(sampler).__name__}, which may give each rank its share already",
             "if it does, pass split_data=False; else make the DataLoader with sampler=hvd.split_data(sampler), where "

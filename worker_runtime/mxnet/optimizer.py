@@ -84,7 +84,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
         own["_context"] = None
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _OWN or (name.startswith("__") and name.endswith("__")):
+        if name in _OWN_ATTRIBUTES or (name.startswith("__") and name.endswith("__")):
             return object.__getattribute__(self, name)
         return getattr(object.__getattribute__(self, "_optimizer"), name)
 
@@ -194,7 +194,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
 
 
 # The proxy's own attributes; all others are those of the wrapped optimizer.
-_OWN = frozenset(
+_OWN_ATTRIBUTES = frozenset(
     {
         *("_optimizer", "_gradient_predivide_factor", "_num_groups", "_process_set", "_reducers", "_context"),
         *(name for name in vars(DistributedOptimizer) if not name.startswith("__")),

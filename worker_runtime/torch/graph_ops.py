@@ -132,8 +132,8 @@ def _ask(
     return ran.results[0].contiguous(), torch.frombuffer(bytearray(ticket), dtype=torch.uint8)
 
 
-_KINDS = ("allreduce", "allgather", "broadcast", "reducescatter", "sync_batch_norm")
-_ASK = {kind: reports_failure(kind)(partial(_ask, kind)) for kind in _KINDS}
+_COLLECTIVES = ("allreduce", "allgather", "broadcast", "reducescatter", "sync_batch_norm")
+_ASK = {kind: reports_failure(kind)(partial(_ask, kind)) for kind in _COLLECTIVES}
 
 
 def _count_bytes(name: str | None) -> int:

@@ -32,7 +32,12 @@ from worker_runtime.torch.elastic import ElasticSampler
 
 LoaderT = TypeVar("LoaderT", bound=DataLoader[Any])
 
-_OWN = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)  # torch's, which ignore ranks
+_TORCH_SAMPLERS = (
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)  # torch's, which ignore ranks
 _BY_HAND = "give each rank its part by hand, and pass split_data=False to hvd.prepare()"
 
 
@@ -206,7 +211,7 @@ def _find_shuffling(sampler: object, dataset: Any) -> bool | None:
     Raises:
         DataNotSplitError: the sampler is not torch's.
     """
-    if type(sampler) not in _OWN:
+    if type(sampler) not in _TORCH_SAMPLERS:
         has_items = hasattr(sampler, "__getitem__")
         how = "of torch.utils.data.Subset(dataset, sampler)" if has_items else "with sampler=hvd.split_data(sampler)"
         first = "" if has_items or isinstance(sampler, Sampler) else "derive it from torch's Sampler, and "

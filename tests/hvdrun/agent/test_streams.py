@@ -15,7 +15,7 @@ from rendezvous.wire.orders import AgentMessage, Output, OutputStream, Remark, W
 from tests.waiting import happen, in_loop
 
 WORKER = Worker(Slot("a", 0), 1)
-OTHER = Worker(Slot("a", 1), 1)
+OTHER_WORKER = Worker(Slot("a", 1), 1)
 BLOCKS = [number.to_bytes(4, "big") * 1024 for number in range(1024)]  # 4 MB
 
 
@@ -71,7 +71,7 @@ def join(messages: list[AgentMessage], worker: Worker, stream: OutputStream) -> 
 async def test_each_byte_comes_with_its_worker_and_stream() -> None:
     story = Story()
     (await story.open()).tell(Remark("first"))
-    sources = [(worker, stream) for worker in (WORKER, OTHER) for stream in OutputStream]
+    sources = [(worker, stream) for worker in (WORKER, OTHER_WORKER) for stream in OutputStream]
     for worker, stream in sources:
         story.write(worker, stream, f"{worker} {stream}\xff".encode("latin-1"))
     messages = await story.close()
@@ -94,14 +94,14 @@ async def test_a_launcher_that_does_not_read_blocks_the_workers_and_loses_nothin
     thread = threading.Thread(target=story.write_much, args=(story.add(WORKER, OutputStream.STDOUT),))
     thread.start()
     await happen(lambda: not forwarder._flowing.is_set(), "a full pipe")
-    story.write(OTHER, OutputStream.STDOUT, b"later")  # added while nothing flows
+    story.write(OTHER_WORKER, OutputStream.STDOUT, b"later")  # added while nothing flows
     assert forwarder._transport is not None
     assert forwarder._transport.get_write_buffer_size() < 256 * 1024
     assert story.written < 512 * 1024
     messages = await story.close()
     thread.join()
     assert join(messages, WORKER, OutputStream.STDOUT) == b"".join(BLOCKS)
-    assert join(messages, OTHER, OutputStream.STDOUT) == b"later"
+    assert join(messages, OTHER_WORKER, OutputStream.STDOUT) == b"later"
 
 
 @in_loop
@@ -243,7 +243,7 @@ async def test_output_of_a_task_is_forwarded_before_its_outcome_and_other_output
     out, err, other = (
         story.add(WORKER, OutputStream.STDOUT),
         story.add(WORKER, OutputStream.STDERR),
-        story.add(OTHER, OutputStream.STDOUT),
+        story.add(OTHER_WORKER, OutputStream.STDOUT),
     )
     for descriptor in (out, err, other):
         os.write(descriptor, b"x")
@@ -254,5 +254,5 @@ async def test_output_of_a_task_is_forwarded_before_its_outcome_and_other_output
         Output(WORKER, OutputStream.STDOUT, b"x"),
         Output(WORKER, OutputStream.STDERR, b"x"),
         Written(WORKER, 7),
-        Output(OTHER, OutputStream.STDOUT, b"x"),
+        Output(OTHER_WORKER, OutputStream.STDOUT, b"x"),
     ]

@@ -18,8 +18,8 @@ from tests.waiting import happen, in_loop
 STDOUT, STDERR = OutputStream.STDOUT, OutputStream.STDERR
 BEGIN = b"Traceback (most recent call last):\n"
 FRAMES = [BEGIN, b'  File "train.py", line 3, in <module>\n', b"    load()\n"]
-ONE = [*FRAMES, b"ValueError: x\n"]
-OTHER = [*FRAMES, b"ValueError: y\n"]
+TRACEBACK = [*FRAMES, b"ValueError: x\n"]
+OTHER_TRACEBACK = [*FRAMES, b"ValueError: y\n"]
 JOINT = [b"\n", b"During handling of the above exception, another exception occurred:\n", b"\n"]
 
 
@@ -30,14 +30,14 @@ def lines(*texts: str) -> list[bytes]:
 @pytest.mark.parametrize(
     ("written", "size"),
     [
-        (ONE, 4),
-        ([*ONE, b"more words\n"], 4),
-        ([*ONE, b"  a note\n", b"\n", b"  text\n"], 5),
-        ([*ONE, *JOINT, *OTHER, b"more words\n"], 11),
-        ([*ONE, *JOINT, b"more words\n"], 4),
+        (TRACEBACK, 4),
+        ([*TRACEBACK, b"more words\n"], 4),
+        ([*TRACEBACK, b"  a note\n", b"\n", b"  text\n"], 5),
+        ([*TRACEBACK, *JOINT, *OTHER_TRACEBACK, b"more words\n"], 11),
+        ([*TRACEBACK, *JOINT, b"more words\n"], 4),
         (FRAMES, 0),
-        ([*ONE, *JOINT, *FRAMES], 0),
-        ([b"[rank3]: " + line for line in ONE], 4),
+        ([*TRACEBACK, *JOINT, *FRAMES], 0),
+        ([b"[rank3]: " + line for line in TRACEBACK], 4),
         (
             lines(
                 "  + Exception Group Traceback (most recent call last):",
@@ -68,22 +68,29 @@ def hold(*written: tuple[int, OutputStream, list[bytes]]) -> tuple[list[bytes], 
 
 
 def test_equal_tracebacks_are_one_part() -> None:
-    shown, parts = hold((0, STDERR, [b"words\n", *ONE]), (1, STDERR, OTHER), (2, STDERR, ONE[:2]), (2, STDERR, ONE[2:]))
+    shown, parts = hold(
+        (0, STDERR, [b"words\n", *TRACEBACK]),
+        (1, STDERR, OTHER_TRACEBACK),
+        (2, STDERR, TRACEBACK[:2]),
+        (2, STDERR, TRACEBACK[2:]),
+    )
     assert shown == [b"words\n"]
-    assert parts == [([0, 2], b"".join(ONE)), ([1], b"".join(OTHER))]
+    assert parts == [([0, 2], b"".join(TRACEBACK)), ([1], b"".join(OTHER_TRACEBACK))]
 
 
 def test_a_rank_that_torch_has_put_before_each_line_makes_no_difference() -> None:
-    written = [(rank, STDERR, [b"[rank%d]: %b" % (rank, line) for line in ONE]) for rank in range(3)]
-    assert hold(*written)[1] == [([0, 1, 2], b"".join(ONE))]
-    assert hold(written[1])[1] == [([1], b"".join(b"[rank1]: " + line for line in ONE))]
+    written = [(rank, STDERR, [b"[rank%d]: %b" % (rank, line) for line in TRACEBACK]) for rank in range(3)]
+    assert hold(*written)[1] == [([0, 1, 2], b"".join(TRACEBACK))]
+    assert hold(written[1])[1] == [([1], b"".join(b"[rank1]: " + line for line in TRACEBACK))]
 
 
 def test_lines_that_are_no_traceback_stay_each_workers_own() -> None:
     after = [b"end\n"]
-    shown, parts = hold((0, STDERR, ONE + after), (1, STDOUT, ONE), (1, STDERR, ONE + after), (1, STDOUT, [b"out\n"]))
-    assert shown == ONE  # on standard output nothing is looked at
-    assert parts == [([0, 1], b"".join(ONE)), ([0], b"end\n"), ([1], b"end\n"), ([1], b"out\n")]
+    shown, parts = hold(
+        (0, STDERR, TRACEBACK + after), (1, STDOUT, TRACEBACK), (1, STDERR, TRACEBACK + after), (1, STDOUT, [b"out\n"])
+    )
+    assert shown == TRACEBACK  # on standard output nothing is looked at
+    assert parts == [([0, 1], b"".join(TRACEBACK)), ([0], b"end\n"), ([1], b"end\n"), ([1], b"out\n")]
 
 
 def test_a_traceback_without_its_end_is_not_folded() -> None:
@@ -93,7 +100,7 @@ def test_a_traceback_without_its_end_is_not_folded() -> None:
 
 def test_the_beginning_of_a_line_that_is_shown_already_is_not_held_back() -> None:
     folder = TracebackFolder()
-    assert folder.take(Source(at(0), STDERR), ONE, shown=1) == ONE
+    assert folder.take(Source(at(0), STDERR), TRACEBACK, shown=1) == TRACEBACK
 
 
 def test_too_many_lines_are_released() -> None:
@@ -106,7 +113,9 @@ def test_too_many_lines_are_released() -> None:
     assert [*fullness, folder.is_full] == [False, True, False]
 
 
-PIECES = st.sampled_from([ONE, OTHER, FRAMES, [*ONE, *JOINT, *OTHER], [b"words\n"], [b"\n"], [b"  text\n"]])
+PIECES = st.sampled_from(
+    [TRACEBACK, OTHER_TRACEBACK, FRAMES, [*TRACEBACK, *JOINT, *OTHER_TRACEBACK], [b"words\n"], [b"\n"], [b"  text\n"]]
+)
 
 
 @given(
@@ -137,7 +146,7 @@ async def show(screen: Screen, marks: Marks) -> list[str]:
     """What the console shows of two workers with the same traceback."""
     printer = make_printer(screen, marks)
     for rank in range(2):
-        await printer.write(at(rank), rank, STDERR, b"".join(ONE))
+        await printer.write(at(rank), rank, STDERR, b"".join(TRACEBACK))
         await printer.write(at(rank), rank, STDERR, b"bye\n")
     printer.finish_all()
     assert [printer.tail(at(rank))[-2:] for rank in range(2)] == [("ValueError: x", "bye")] * 2
@@ -147,24 +156,24 @@ async def show(screen: Screen, marks: Marks) -> list[str]:
 
 @in_loop
 async def test_folded_lines_have_the_ranks_of_all_before_them(pipe: Screen) -> None:
-    text = [line.decode().rstrip() for line in ONE]
+    text = [line.decode().rstrip() for line in TRACEBACK]
     assert await show(pipe, Marks(hosts=True)) == [*(f"[0-1] {line}" for line in text), "[0@a] bye", "[1@a] bye"]
 
 
 @pytest.mark.parametrize("marks", [Marks(ranks=False), Marks(horovod=True)], ids=["no marks", "marks of Horovod"])
 @in_loop
 async def test_no_traceback_is_folded_where_marks_cannot_say_whose_lines_they_are(pipe: Screen, marks: Marks) -> None:
-    assert len(await show(pipe, marks)) == 2 * (len(ONE) + 1)
+    assert len(await show(pipe, marks)) == 2 * (len(TRACEBACK) + 1)
 
 
 @in_loop
 async def test_a_traceback_is_shown_after_a_moment(pipe: Screen) -> None:
     assert FOLDING_SECONDS <= 1
     printer = make_printer(pipe, Marks())
-    await printer.write(at(0), 0, STDERR, b"".join(ONE))
+    await printer.write(at(0), 0, STDERR, b"".join(TRACEBACK))
     await happen(lambda: not printer._marker.holds(at(0)), "the moment is over")
     await printer.close(60)
-    assert len(pipe.read().splitlines()) == len(ONE)
+    assert len(pipe.read().splitlines()) == len(TRACEBACK)
 
 
 @in_loop
@@ -172,7 +181,7 @@ async def test_a_prompt_after_a_traceback_does_not_come_before_it(terminal: Scre
     printer = OutputPrinter(
         OutputMarker(Marks(), terminals=[STDOUT, STDERR], folds=True), Writer(), terminal.descriptors
     )
-    await printer.write(at(0), 0, STDERR, b"".join(ONE))
+    await printer.write(at(0), 0, STDERR, b"".join(TRACEBACK))
     await printer.write(at(0), 0, STDOUT, b"(Pdb) ")
     await happen(lambda: not printer._marker.holds(at(0)), "the prompt is shown")
     await printer.close(60)
@@ -199,6 +208,6 @@ async def test_a_flood_after_a_traceback_is_shown_at_once(tmp_path: Path) -> Non
 @in_loop
 async def test_lines_that_are_held_back_are_shown_where_a_console_ends_early(pipe: Screen) -> None:
     console = Console(marks=Marks(), folds=True, descriptors=pipe.descriptors)
-    await console.output.write(at(0), 0, STDERR, b"".join(ONE))
+    await console.output.write(at(0), 0, STDERR, b"".join(TRACEBACK))
     console.end(60)
     assert pipe.read().startswith("[0] Traceback")

@@ -20,7 +20,7 @@ from tests.hvdrun.console.screens import Screen, at
 from tests.waiting import in_loop
 
 STDOUT, STDERR = OutputStream.STDOUT, OutputStream.STDERR
-BOTH = (STDOUT, STDERR)
+BOTH_STREAMS = (STDOUT, STDERR)
 
 
 def test_each_line_carries_its_rank() -> None:
@@ -53,7 +53,7 @@ def test_without_marks_lines_of_workers_still_do_not_mix() -> None:
 
 
 def test_only_the_marks_of_coloured_streams_have_colours() -> None:
-    marker = OutputMarker(Marks(), terminals=BOTH, coloured=[STDERR])
+    marker = OutputMarker(Marks(), terminals=BOTH_STREAMS, coloured=[STDERR])
     assert marker.feed(at(1), 1, STDERR, b"x\n") == b"\x1b[32m[1]\x1b[39m x\n"
     assert marker.feed(at(1), 1, STDOUT, b"x\n") == b"[1] x\n"
 
@@ -86,7 +86,7 @@ def test_a_worker_whose_place_was_taken_is_forgotten() -> None:
 
 
 def test_on_a_terminal_another_workers_line_erases_a_progress_bar_first() -> None:
-    marker = OutputMarker(Marks(), terminals=BOTH)
+    marker = OutputMarker(Marks(), terminals=BOTH_STREAMS)
     assert marker.feed(at(0), 0, STDERR, b"50%\rx") == b"[0] 50%\r"
     assert marker.feed(at(0), 0, STDERR, b"\ry") == b"[0] x\r"  # its own bar it overwrites itself
     assert marker.feed(at(1), 1, STDOUT, b"hello\n") == b"\x1b[K[1] hello\n"
@@ -94,7 +94,7 @@ def test_on_a_terminal_another_workers_line_erases_a_progress_bar_first() -> Non
 
 
 def test_on_a_terminal_the_beginning_of_a_line_is_shown_and_continues_where_it_stands() -> None:
-    marker = OutputMarker(Marks(), terminals=BOTH)
+    marker = OutputMarker(Marks(), terminals=BOTH_STREAMS)
     assert [marker.feed(at(0), 0, STDOUT, data) for data in (b"..", b".")] == [b"", b""]
     assert [marker.flush(at(0), STDOUT) for _ in range(2)] == [b"[0] ...", b""]
     assert marker.feed(at(0), 0, STDOUT, b"x\ny\r") + marker.flush(at(0), STDOUT) == b"x\n[0] y"
@@ -103,7 +103,7 @@ def test_on_a_terminal_the_beginning_of_a_line_is_shown_and_continues_where_it_s
 
 
 def test_a_line_that_has_begun_on_a_terminal_is_ended_before_another_and_marked_when_it_continues() -> None:
-    marker = OutputMarker(Marks(), terminals=BOTH)
+    marker = OutputMarker(Marks(), terminals=BOTH_STREAMS)
     for rank, stream, text in ((0, STDOUT, b"one"), (1, STDERR, b"two")):
         marker.feed(at(rank), rank, stream, text)
     assert (marker.flush(at(0), STDOUT), marker.flush(at(1), STDERR)) == (b"[0] one", b"\n[1] two")
@@ -114,7 +114,7 @@ def test_a_line_that_has_begun_on_a_terminal_is_ended_before_another_and_marked_
 
 
 def test_a_line_that_was_typed_ends_the_prompt() -> None:
-    marker = OutputMarker(Marks(), terminals=BOTH)
+    marker = OutputMarker(Marks(), terminals=BOTH_STREAMS)
     marker.feed(at(0), 0, STDOUT, b"(Pdb) ")
     assert marker.flush(at(0), STDOUT) == b"[0] (Pdb) "
     marker.note_typed_line()

@@ -22,10 +22,21 @@ BOOTSTRAP = [
     f'  File "/lib/python3.11/threading.py", line {line} in {name}' for line, name in [(9, "run"), (2, "_bootstrap")]
 ]
 CURRENT = ["Current thread 0x2 (most recent call first):", '  File "train.py", line 7 in <module>', ""]
-OWN = ["Thread 0x1 (most recent call first):", '  File "/x/worker_runtime/agent.py", line 3 in watch', *BOOTSTRAP, ""]
+THREAD_OF_HVDRUN = [
+    "Thread 0x1 (most recent call first):",
+    '  File "/x/worker_runtime/agent.py", line 3 in watch',
+    *BOOTSTRAP,
+    "",
+]
 ANOTHER = ["Thread 0x3 (most recent call first):", '  File "load.py", line 3 in load', *BOOTSTRAP, ""]
-WITHIN = ["Thread 0x4 (most recent call first):", OWN[1], '  File "train.py", line 3 in work', *BOOTSTRAP, ""]
-MAIN = ["Thread 0x5 (most recent call first):", OWN[1], '  File "train.py", line 3 in <module>', ""]
+WITHIN = [
+    "Thread 0x4 (most recent call first):",
+    THREAD_OF_HVDRUN[1],
+    '  File "train.py", line 3 in work',
+    *BOOTSTRAP,
+    "",
+]
+MAIN = ["Thread 0x5 (most recent call first):", THREAD_OF_HVDRUN[1], '  File "train.py", line 3 in <module>', ""]
 CRASH = "Fatal Python error: Segmentation fault"
 
 
@@ -61,11 +72,11 @@ def write_traceback(length: int) -> list[str]:
             [*FAILURE, *["between"] * 30, *OF_A_RANK, *["after"] * 30],
             [*OF_A_RANK, "  ...", *["after"] * TAIL_LINES],
         ),
-        ([CRASH, "", *OWN * 4, *CURRENT, "Extension modules: numpy (total: 1)"], [CRASH, "", *CURRENT]),
+        ([CRASH, "", *THREAD_OF_HVDRUN * 4, *CURRENT, "Extension modules: numpy (total: 1)"], [CRASH, "", *CURRENT]),
         ([CRASH, "", *ANOTHER, *CURRENT], [CRASH, "", *ANOTHER, *CURRENT]),
-        ([CRASH, *WITHIN[:-1], *OWN], [CRASH, *WITHIN[:-1]]),
-        ([CRASH, *MAIN, *OWN[:-1]], [CRASH, *MAIN]),
-        ([*FAILURE, *OWN, *["after"] * 8], [*FAILURE[:-1], *FAILURE[-1:], *["after"] * 8]),
+        ([CRASH, *WITHIN[:-1], *THREAD_OF_HVDRUN], [CRASH, *WITHIN[:-1]]),
+        ([CRASH, *MAIN, *THREAD_OF_HVDRUN[:-1]], [CRASH, *MAIN]),
+        ([*FAILURE, *THREAD_OF_HVDRUN, *["after"] * 8], [*FAILURE[:-1], *FAILURE[-1:], *["after"] * 8]),
         ([*GROUP, *["after"] * 30], [*GROUP[5:], "  ...", *["after"] * TAIL_LINES]),
     ],
 )

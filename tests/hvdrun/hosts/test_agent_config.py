@@ -18,7 +18,7 @@ from rendezvous.server.authority import Authority
 from rendezvous.wire.orders import Begin, WorkerOptions
 from tests.hvdrun.specs import build_spec, with_fields
 
-OWN = {b"PATH": b"/mine", b"HOME": b"/home/me", b"COLOUR": b"green"}
+ENVIRONMENT = {b"PATH": b"/mine", b"HOME": b"/home/me", b"COLOUR": b"green"}
 ROUTE = Route("192.0.2.1", "eth0", Endpoint("192.0.2.250", 4000))
 
 
@@ -39,7 +39,7 @@ def spec() -> JobSpec:
 
 
 def write(spec: JobSpec, host: str, report: Callable[[str], None] = lambda _: None) -> Begin:
-    return AgentConfig(spec, "job", Authority("job"), report, OWN).write(host, ROUTE)
+    return AgentConfig(spec, "job", Authority("job"), report, ENVIRONMENT).write(host, ROUTE)
 
 
 @pytest.mark.parametrize("host", ["localhost", "far"])
@@ -65,7 +65,7 @@ def test_this_machine_has_all_of_the_launcher_s_environment(spec: JobSpec) -> No
     begin = write(spec, "localhost")
     assert begin.command == ("/mine/python", "train.py")
     assert not begin.inherits
-    assert begin.environment.items() >= {**OWN, b"SHAPE": b"round"}.items()
+    assert begin.environment.items() >= {**ENVIRONMENT, b"SHAPE": b"round"}.items()
 
 
 @pytest.mark.parametrize("host", ["localhost", "far"])
@@ -91,7 +91,7 @@ def test_workers_that_share_a_host_use_one_thread_each_and_a_notice_says_why(spe
 
 
 def test_each_agent_of_a_host_has_an_identity_of_its_own(spec: JobSpec) -> None:
-    config = AgentConfig(spec, "job", Authority("job"), lambda _: None, OWN)
+    config = AgentConfig(spec, "job", Authority("job"), lambda _: None, ENVIRONMENT)
     first, second = (config.write("far", ROUTE, number) for number in (1, 2))
     assert (first.job, second.job) == ("job", "job~2")
     assert first.credential.certificate != second.credential.certificate
@@ -99,7 +99,7 @@ def test_each_agent_of_a_host_has_an_identity_of_its_own(spec: JobSpec) -> None:
 
 def test_in_an_elastic_job_the_slots_of_a_host_count_and_hosts_may_come(spec: JobSpec) -> None:
     elastic = with_fields(spec, elasticity=Elasticity(1), stdin_rank=None, size=1, hosts=(Host("far", 4),))
-    config = AgentConfig(elastic, "job", Authority("job"), lambda _: None, OWN)
+    config = AgentConfig(elastic, "job", Authority("job"), lambda _: None, ENVIRONMENT)
     assert config.write("far", ROUTE).environment[b"OMP_NUM_THREADS"] == b"1"
     assert config.write("far", ROUTE).environment[b"HOROVOD_ELASTIC"] == b"1"
     assert b"OMP_NUM_THREADS" not in config.write("new", ROUTE).environment

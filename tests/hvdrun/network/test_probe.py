@@ -138,7 +138,7 @@ def test_the_time_that_probing_takes_is_known_before(count: int, rounds: int) ->
 
 
 ASKED = Identity(b"token", "a", Endpoint("10.0.0.1", 4711))
-OTHERS = [
+OTHER_IDENTITIES = [
     replace(ASKED, token=b"another"),
     replace(ASKED, host="b"),
     replace(ASKED, endpoint=Endpoint("10.0.0.2", 4711)),
@@ -157,7 +157,7 @@ def test_the_requested_host_answers(host: str) -> None:
     assert asked.has_answered(question, answer)
 
 
-@pytest.mark.parametrize("other", OTHERS, ids=str)
+@pytest.mark.parametrize("other", OTHER_IDENTITIES, ids=str)
 def test_no_other_host_answers_or_is_believed(other: Identity) -> None:
     question = ASKED.ask()
     assert other.answer(question) is None

@@ -14,13 +14,13 @@ from hvdrun.startup.early import keep_notice
 from tests.waiting import LIMIT_SECONDS
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-OTHERS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2)
+OTHER_SIGNALS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @pytest.fixture(autouse=True)
 def _guarded() -> Iterator[None]:
     """A signal that is not answered is dropped: it must not end the process of the tests."""
-    former = {number: signal.signal(number, lambda *_: None) for number in (*STOPPING, *OTHERS)}
+    former = {number: signal.signal(number, lambda *_: None) for number in (*STOPPING, *OTHER_SIGNALS)}
     yield
     for number, handler in former.items():
         signal.signal(number, handler)
@@ -149,7 +149,7 @@ def test_a_kept_signal_is_answered_when_the_job_answers_signals(number: signal.S
 
 
 def test_the_former_signal_handlers_are_restored() -> None:
-    numbers = (*STOPPING, *OTHERS)
+    numbers = (*STOPPING, *OTHER_SIGNALS)
     former = [signal.getsignal(number) for number in numbers]
     answer(signal.SIGINT)
     assert [signal.getsignal(number) for number in numbers] == former

@@ -6,11 +6,11 @@ from rendezvous.core.outcome import Cause
 from rendezvous.core.rules import interrupt
 from tests.rendezvous.core.transcript import play
 
-THREE = ("policy min=1 max=3 failures=any lease=5", "tick 7", "hosts a:2 b:1", "join a:0", "join a:1", "join b:0")
+THREE_JOINS = ("policy min=1 max=3 failures=any lease=5", "tick 7", "hosts a:2 b:1", "join a:0", "join a:1", "join b:0")
 
 
 def test_a_survivor_has_a_minute_or_twelve_leases_to_report() -> None:
-    patient = play("policy min=1 max=3 failures=any lease=30", *THREE[1:])
+    patient = play("policy min=1 max=3 failures=any lease=30", *THREE_JOINS[1:])
     assert interrupt(patient.with_interruption("something broke"))[0].deadline == 7 + 360
 
 
@@ -29,7 +29,7 @@ def test_a_survivor_has_a_minute_or_twelve_leases_to_report() -> None:
     ],
 )
 def test_the_first_unrecovered_failure_decides(policy: str, story: tuple[str, ...], code: int) -> None:
-    state = play(f"policy min=1 max=3 {policy}", *THREE[1:], *story)
+    state = play(f"policy min=1 max=3 {policy}", *THREE_JOINS[1:], *story)
     assert state.outcome is not None
     assert state.outcome.exit_code == code
 

@@ -65,7 +65,7 @@ def notify(endurance: Endurance, chance: random.Random) -> None:
 Fate = Callable[[Endurance, random.Random], None]
 FAULTY: Mapping[str, Fate] = {"kill": kill, "stop": stop, "cut": cut}
 NOTICED: Mapping[str, Fate] = {"notice": notify}
-SAID = {
+EXPECTED_SENTENCES = {
     "notice": r"^hvdrun: host .* got a stop notice: the job continues without it",
     "kill": r"^hvdrun: rank .* was lost: killed by SIGKILL",
     "stop": r"^hvdrun: rank .* was lost: .* was stopped for longer than the lease",
@@ -168,7 +168,7 @@ def test_training_endures_one_fault_after_the_other(
     assert (size, is_equal) == (str(WORKERS), "1")
     assert [step.number for step in steps] == list(range(1, int(last) + 1))  # each once
     said = endurance.running.stderr.text()
-    met = Counter({kind: len(re.findall(pattern, said, re.MULTILINE)) for kind, pattern in SAID.items()})
+    met = Counter({kind: len(re.findall(pattern, said, re.MULTILINE)) for kind, pattern in EXPECTED_SENTENCES.items()})
     assert met == Counter(fault.kind for fault in faults), said
     assert len(re.findall("^hvdrun: .* was lost: ", said, re.MULTILINE)) == sum(met[kind] for kind in FAULTY), said
     if IS_SOAK:

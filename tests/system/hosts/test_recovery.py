@@ -19,14 +19,14 @@ from tests.system.recording import Recording
 
 FOR_GOOD = ("--blacklist-cooldown-range", "100", "100")
 COMES_BACK = ("--blacklist-cooldown-range", "1", "1")
-ALL = ("host1", "host2", "host3")
+ALL_HOSTS = ("host1", "host2", "host3")
 
 
 @pytest.mark.nightly
 def test_a_job_loses_one_host_after_the_other_and_that_of_rank_0_first(build: BuildCluster) -> None:
     """Before that a worker is busy for longer than the lease, and is not called dead."""
     cluster = build(4)
-    training = Training(cluster, *ALL, "host4", options=FOR_GOOD)
+    training = Training(cluster, *ALL_HOSTS, "host4", options=FOR_GOOD)
     training.be_busy("host2", LEASE_SECONDS + 0.5)
     training.lose("host1", Host.destroy, "host2", "host3", "host4")
     training.lose("host3", lambda host: host.network.cut(Direction.IN), "host2", "host4")
@@ -60,14 +60,14 @@ def test_lost_workers_are_replaced_and_get_the_state_of_the_others(pair: Cluster
 def test_hosts_that_do_not_reach_each_other_for_a_while_are_reported_and_no_worker_is_lost(build: BuildCluster) -> None:
     """The two hosts reach the launcher and the third host."""
     cluster = build(3)
-    training = Training(cluster, *ALL, options=COMES_BACK)
+    training = Training(cluster, *ALL_HOSTS, options=COMES_BACK)
     cluster["host2"].network.ignore(cluster["host3"].network)
     one, other = (re.escape(cluster[name].network.address()) for name in ("host2", "host3"))
     who = rf"rank [12] cannot reach ({one}|{other}), which has acknowledged nothing for 3\.33 s"
     training.running.stderr.wait_for(rf"^hvdrun: {who}\.\nhvdrun: the job continues with 3 workers\.$", LIMIT_SECONDS)
     cluster["host2"].network.mend()
-    training.await_members(*ALL)
-    assert len(training.end(*ALL)[-1].members[0]) == len(ALL)
+    training.await_members(*ALL_HOSTS)
+    assert len(training.end(*ALL_HOSTS)[-1].members[0]) == len(ALL_HOSTS)
     assert "was lost" not in training.running.stderr.text()
     cluster.end_sessions()
 

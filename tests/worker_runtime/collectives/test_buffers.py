@@ -23,7 +23,7 @@ def make_inference() -> torch.Tensor:
         return torch.ones(2)
 
 
-PLAIN = {"all": BASE, "first rows": BASE[:2], "one row": BASE[2], "scalar": BASE[0, 0], "empty": BASE[:, :0]}
+PLAIN_TENSORS = {"all": BASE, "first rows": BASE[:2], "one row": BASE[2], "scalar": BASE[0, 0], "empty": BASE[:, :0]}
 NOT_PLAIN = {
     "columns": BASE[:, ::2],
     "transposed": BASE.t(),
@@ -34,7 +34,7 @@ NOT_PLAIN = {
 }
 
 
-@pytest.mark.parametrize("tensor", PLAIN.values(), ids=PLAIN)
+@pytest.mark.parametrize("tensor", PLAIN_TENSORS.values(), ids=PLAIN_TENSORS)
 def test_plain_tensors_are_used_as_they_are(tensor: torch.Tensor) -> None:
     assert buffers.is_plain(tensor)
     assert buffers.make_rows(tensor).data_ptr() == tensor.data_ptr()
@@ -49,7 +49,7 @@ def test_other_tensors_are_not_plain(tensor: torch.Tensor) -> None:
 
 
 def test_a_copy_is_row_major_and_has_its_own_memory() -> None:
-    for tensor in [*PLAIN.values(), *NOT_PLAIN.values()]:
+    for tensor in [*PLAIN_TENSORS.values(), *NOT_PLAIN.values()]:
         copy = buffers.copy(tensor)
         assert buffers.is_plain(copy)
         assert copy.tolist() == tensor.tolist()

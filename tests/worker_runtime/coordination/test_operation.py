@@ -29,7 +29,7 @@ MOVES: dict[str, Callable[[Handle[bytes]], None]] = {
     "reset": lambda handle: handle.reset(),
     "fail": lambda handle: handle.fail(HorovodInternalError("no")),
 }
-WAYS = {
+MOVES_TO_STATE = {
     State.ASKED: [],
     State.RELEASED: ["begin"],
     State.SUCCEEDED: ["begin", "succeed"],
@@ -62,7 +62,7 @@ def make_handle(operation: Echo | None = None) -> Handle[bytes]:
 @pytest.mark.parametrize("state", State)
 def test_an_illegal_transition_raises_and_changes_nothing(state: State, move: str) -> None:
     handle = make_handle()
-    for each in WAYS[state]:
+    for each in MOVES_TO_STATE[state]:
         MOVES[each](handle)
     assert handle.state is state
     if (state, move) in LEGAL:

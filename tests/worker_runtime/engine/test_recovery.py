@@ -34,7 +34,7 @@ from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer
 from worker_runtime.rendezvous import CompletedOperation, JoinReason, PendingOperation
 
-THREE = (0, 1, 2)
+THREE_RANKS = (0, 1, 2)
 
 
 class Scene:
@@ -99,21 +99,21 @@ def test_a_commit_that_not_all_have_requested_is_revoked(scene: Scene) -> None:
     handle = scene.ask(CommitRound(scene.all_ranks, 1))
     report = scene.interrupt()
     pending = only(report.pending)
-    assert (pending.ranks, pending.number, pending.index, pending.obstacle) == (THREE, 1, None, "")
+    assert (pending.ranks, pending.number, pending.index, pending.obstacle) == (THREE_RANKS, 1, None, "")
     assert (report.reason, report.completed, report.seen) == (JoinReason.CONTINUE, (), -1)
     scene.resume()
     with pytest.raises(StepRevokedError):
         scene.engine.wait(handle)
-    assert (scene.engine.steps.completed, scene.engine.steps.original_ranks) == ((0, THREE), (0, 2))
+    assert (scene.engine.steps.completed, scene.engine.steps.original_ranks) == ((0, THREE_RANKS), (0, 2))
 
 
 def test_a_commit_that_all_have_requested_is_done_with_its_ranks(scene: Scene) -> None:
     engine = scene.engine
     handle = scene.ask(CommitRound(scene.all_ranks, 1))
     scene.interrupt()
-    scene.resume(Done(THREE, 1))
+    scene.resume(Done(THREE_RANKS, 1))
     scene.engine.wait(handle)
-    assert engine.steps.completed == (1, THREE)
+    assert engine.steps.completed == (1, THREE_RANKS)
     assert (engine.rank, engine.size, engine.generation, engine.steps.original_ranks) == (0, 2, 2, (0, 2))
 
 
@@ -132,7 +132,7 @@ def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: S
 def test_a_step_that_others_have_committed_has_their_stop_notice(scene: Scene, response: bytes) -> None:
     handle = scene.ask(CommitRound(scene.all_ranks, 1))
     scene.interrupt()
-    scene.resume(Done(THREE, 1, response=response))
+    scene.resume(Done(THREE_RANKS, 1, response=response))
     scene.engine.wait(handle)
     assert (scene.engine.steps.has_stepped, scene.engine.steps.is_stopping) == (True, response == STOPPING)
 
@@ -143,18 +143,18 @@ def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Sc
     scene.engine.wait(first)
     second = scene.engine.submit(CommitRound(scene.all_ranks, 2))
     report = scene.interrupt()
-    assert report.completed == (CompletedOperation(THREE, "commit", 7, 1),)
+    assert report.completed == (CompletedOperation(THREE_RANKS, "commit", 7, 1),)
     assert (only(report.pending).number, report.seen) == (2, 7)
     scene.resume()
     with pytest.raises(StepRevokedError):
         scene.engine.wait(second)
-    assert scene.engine.steps.completed == (1, THREE)
+    assert scene.engine.steps.completed == (1, THREE_RANKS)
 
 
 def test_a_joined_rank_reports_the_commits_of_the_others(scene: Scene) -> None:
     scene.ask(Join(scene.all_ranks))
     for index in range(2):
-        release = Release(index, CommitRound(scene.all_ranks, 1 + index).request, THREE, joined=(0,))
+        release = Release(index, CommitRound(scene.all_ranks, 1 + index).request, THREE_RANKS, joined=(0,))
         scene.before.sequencer.send(Frame.NEUTRAL, encode_neutral(release))
     scene.engine.progress()
     assert [(each.number, each.index) for each in scene.interrupt().completed] == [(1, 0), (2, 1)]
@@ -176,7 +176,7 @@ def test_an_operation_answered_before_the_snapshot_is_done_and_its_result_stays(
     scene.before.release(0, index=4, payload=pack(6.0))
     report = scene.interrupt()
     assert report.pending == ()
-    assert [(each.ranks, each.name, each.index) for each in report.completed] == [(THREE, "allreduce.x", 4)]
+    assert [(each.ranks, each.name, each.index) for each in report.completed] == [(THREE_RANKS, "allreduce.x", 4)]
     scene.resume()
     assert scene.engine.wait(handle)[0].tolist() == [6.0]
 
@@ -319,7 +319,7 @@ def test_a_rank_that_declares_its_sets_again_does_not_count_as_one_that_asks(sce
 def test_a_barrier_that_others_have_passed_is_done(scene: Scene) -> None:
     handle = scene.engine.submit(Barrier(scene.all_ranks, "barrier.x"))
     scene.interrupt()
-    scene.resume(Done(THREE, 0, "barrier.x"))
+    scene.resume(Done(THREE_RANKS, 0, "barrier.x"))
     scene.engine.wait(handle)
 
 
@@ -353,11 +353,13 @@ def test_with_the_response_that_others_have_got_an_operation_is_done(
     """The result is that of all ranks before the loss, and no rank requests the operation again."""
     operation = make(scene.all_ranks)
     other = Retry(lambda *_: None)  # of one that has done it
-    other.remember(operation, Release(4, operation.request, THREE, sizes=sizes), memoryview(payload), is_stopping=False)
+    other.remember(
+        operation, Release(4, operation.request, THREE_RANKS, sizes=sizes), memoryview(payload), is_stopping=False
+    )
     (done,) = other.list_completed()
     handle = scene.engine.submit(operation)
     scene.interrupt()
-    scene.resume(Done(THREE, 0, "x", done.response))
+    scene.resume(Done(THREE_RANKS, 0, "x", done.response))
     found = scene.engine.wait(handle)
     assert [each.tolist() if make is make_average else (each[0].tolist(), each[1]) for each in found] == result
     scene.engine.submit(scene.sum("y", 1.0))
@@ -398,7 +400,7 @@ def test_a_step_is_revoked_also_where_no_rank_was_lost(scene: Scene, *, is_resum
     of_step, other = scene.sum("step", 1.0), Allgather([torch.ones(2)], scene.all_ranks, "allgather.other")
     of_step.is_of_step = True
     scene.interrupt()
-    scene.succession.adopt(2, 0, 3, retry(*THREE))
+    scene.succession.adopt(2, 0, 3, retry(*THREE_RANKS))
     if is_resumed:
         scene.succession.resume(scene.after.group, scene.after.link)
     for operation in (of_step, CommitRound(of_step.among, 1)):
@@ -426,7 +428,10 @@ def test_an_operation_whose_name_is_used_again_counts_as_done(scene: Scene) -> N
             scene.engine.await_response(handle)
             scene.before.played.works[0].is_done = True
     report = scene.interrupt()
-    assert (only(report.pending).index, report.completed) == (None, (CompletedOperation(THREE, "allreduce.x", 0),))
+    assert (only(report.pending).index, report.completed) == (
+        None,
+        (CompletedOperation(THREE_RANKS, "allreduce.x", 0),),
+    )
 
 
 def test_the_last_rank_runs_alone_what_is_pending_and_reports_nothing_of_it(scene: Scene) -> None:
@@ -449,7 +454,7 @@ def test_the_last_rank_commits_by_itself(scene: Scene) -> None:
     for number in range(3):
         answer_one(before, number, is_committed=True)
     stepping.finish()
-    assert engine.steps.completed == (1, THREE)
+    assert engine.steps.completed == (1, THREE_RANKS)
     stepping = Errand(second.synchronize)
     answer_one(before, 3)
     scene.interrupt()
@@ -501,7 +506,7 @@ def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
 def test_a_suspended_engine_can_report_before_its_operations_have_ended(scene: Scene) -> None:
     """What has not ended may still write: to disconnect is to wait for it."""
     handle = scene.ask(scene.sum("large", *[0.0] * LARGE))
-    scene.before.release(0, ranks=THREE)
+    scene.before.release(0, ranks=THREE_RANKS)
     scene.engine.await_response(handle)
     scene.before.played.lingers = True
     assert only(scene.interrupt().pending).name == "allreduce.large"

@@ -27,17 +27,17 @@ BEYOND = [
 
 REDUCE = "average=None name=None priority=0 prescale_factor=1.0 postscale_factor=1.0 process_set op=None"
 SCATTER = "op=0 name=None priority=0 process_set prescale_factor=1.0 postscale_factor=1.0"
-ALL = "name=None priority=0 process_set"
+COMMON_ARGUMENTS = "name=None priority=0 process_set"
 SIGNATURES = {
     "allreduce": f"tensor {REDUCE}",
     "allreduce_": f"tensor {REDUCE}",
     "grouped_allreduce": f"tensors {REDUCE}",
     "grouped_allreduce_": f"tensors {REDUCE}",
-    "allgather": f"tensor {ALL}",
-    "grouped_allgather": f"tensors {ALL}",
-    "broadcast": f"tensor root_rank {ALL}",
-    "broadcast_": f"tensor root_rank {ALL}",
-    "alltoall": f"tensor splits=None {ALL}",
+    "allgather": f"tensor {COMMON_ARGUMENTS}",
+    "grouped_allgather": f"tensors {COMMON_ARGUMENTS}",
+    "broadcast": f"tensor root_rank {COMMON_ARGUMENTS}",
+    "broadcast_": f"tensor root_rank {COMMON_ARGUMENTS}",
+    "alltoall": f"tensor splits=None {COMMON_ARGUMENTS}",
     "reducescatter": f"tensor {SCATTER}",
     "grouped_reducescatter": f"tensors {SCATTER}",
     "broadcast_object": "obj=None root_rank=0 name=None process_set",

@@ -23,7 +23,7 @@ from tests.worker_runtime.mxnet.training import (
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.mxnet.optimizer import keep_wrappers
 
-KINDS = {"plain": make_plain, **MAKERS}
+KINDS_OF_OPTIMIZERS = {"plain": make_plain, **MAKERS}
 
 
 def train(net: mx.gluon.Block, trainer: mx.gluon.Trainer, seed: int, *, is_alone: bool) -> None:
@@ -40,7 +40,7 @@ def train_twice(makers: list[str], name: str, path: str) -> list[np.ndarray]:
     net = make_net()
     for turn, maker in enumerate(makers):
         own = make_optimizer(name)
-        trainer = KINDS[maker](net.collect_params(), own)
+        trainer = KINDS_OF_OPTIMIZERS[maker](net.collect_params(), own)
         given = trainer._optimizer
         if turn:
             trainer.load_states(path)
@@ -54,8 +54,8 @@ def train_twice(makers: list[str], name: str, path: str) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam"])
-@pytest.mark.parametrize("second", KINDS)
-@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("second", KINDS_OF_OPTIMIZERS)
+@pytest.mark.parametrize("first", KINDS_OF_OPTIMIZERS)
 def test_states_of_any_trainer_are_loaded_by_any_other(
     ranks: RankPool, tmp_path: Path, first: str, second: str, name: str
 ) -> None:
@@ -126,7 +126,7 @@ def test_states_that_one_rank_has_loaded_are_broadcast(ranks: RankPool, tmp_path
             net.add(mx.gluon.nn.Dense(8, activation="tanh"), mx.gluon.nn.Dense(1))
         net.cast("float64")
         net.initialize()
-        own = KINDS[maker](net.collect_params(), make_optimizer(name))
+        own = KINDS_OF_OPTIMIZERS[maker](net.collect_params(), make_optimizer(name))
         if is_root:
             net.load_parameters(saved)
             own.load_states(path)

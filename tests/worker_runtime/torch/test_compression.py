@@ -6,12 +6,12 @@ import torch
 from worker_runtime.torch.compression import Compression
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-OTHERS = [torch.int32, torch.uint8, torch.bool, torch.complex64]
+UNCOMPRESSED = [torch.int32, torch.uint8, torch.bool, torch.complex64]
 CASES = [
-    *((Compression.none, dtype, dtype) for dtype in (*FLOATS, *OTHERS)),
+    *((Compression.none, dtype, dtype) for dtype in (*FLOATS, *UNCOMPRESSED)),
     *((Compression.fp16, dtype, torch.float16) for dtype in FLOATS),
     *((Compression.bf16, dtype, torch.bfloat16) for dtype in FLOATS),
-    *((compressor, dtype, dtype) for compressor in (Compression.fp16, Compression.bf16) for dtype in OTHERS),
+    *((compressor, dtype, dtype) for compressor in (Compression.fp16, Compression.bf16) for dtype in UNCOMPRESSED),
 ]
 
 

@@ -282,10 +282,10 @@ def _count(number: int, noun: str) -> str:
 
 _ROOTS = "Give all ranks the same root_rank, which is a rank of the whole job also in a process set."
 _DEVICES = "Put the tensor on the same kind of device on all ranks."
-_KINDS = "Give different operations different names."
+_DIFFERENT_NAMES = "Give different operations different names."
 _CHECKS: tuple[_Check, ...] = (
     _check_dtypes,
-    _compare("Mismatched operations", lambda it: it.signature.kind, lambda kind: kind.name, _KINDS, "is"),
+    _compare("Mismatched operations", lambda it: it.signature.kind, lambda kind: kind.name, _DIFFERENT_NAMES, "is"),
     _compare("Mismatched settings", lambda it: it.signature.note, "'{}'".format, "Give all ranks the same arguments."),
     _check_shapes,
     _compare("Mismatched prescale factors", lambda it: it.factors[0], repr, "Give all ranks the same prescale_factor."),

@@ -31,7 +31,7 @@ SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
 IDLE = 1000
 STRANGERS = 12
 ROUNDS = 20
-KINDS = 10  # of strangers
+KINDS_OF_STRANGERS = 10  # of strangers
 OF_EACH_KIND = 3
 PATIENCE_SECONDS = 0.2
 BROKEN_RANKS = 300
@@ -77,7 +77,7 @@ def test_the_ranks_continue_under_fire() -> None:
         port = process.port
         async with burning(LOOPBACK, port, seed=SEED, strangers=STRANGERS, idle=IDLE, kind=Strangers) as fire:
             rounds = 0
-            while rounds < ROUNDS or len(fire.done) < KINDS or min(fire.done.values()) < OF_EACH_KIND:
+            while rounds < ROUNDS or len(fire.done) < KINDS_OF_STRANGERS or min(fire.done.values()) < OF_EACH_KIND:
                 await asyncio.to_thread(sum_up, clients, rounds)
                 rounds += 1
 

@@ -12,7 +12,7 @@ from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.coordination.sequencer.reductions import reduce
 
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64"]
-PLAIN: dict[Reduction, Callable[[Any, Any], Any]] = {
+IN_PYTHON: dict[Reduction, Callable[[Any, Any], Any]] = {
     Reduction.AVERAGE: operator.add,
     Reduction.SUM: operator.add,
     Reduction.MIN: min,
@@ -21,13 +21,13 @@ PLAIN: dict[Reduction, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("reduction", PLAIN)
+@pytest.mark.parametrize("reduction", IN_PYTHON)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_every_reduction_of_every_dtype_agrees_with_plain_python(dtype: str, reduction: Reduction, size: int) -> None:
     columns = [[0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 1, 2], [2, 0, 1, 1], [1, 2, 2, 1]][:size]
     total = reduce(dtype, reduction, [np.array(column, dtype).tobytes() for column in columns])
-    expected = [functools.reduce(PLAIN[reduction], row) for row in zip(*columns, strict=True)]
+    expected = [functools.reduce(IN_PYTHON[reduction], row) for row in zip(*columns, strict=True)]
     assert np.frombuffer(total, dtype).tolist() == expected
 
 
@@ -54,7 +54,7 @@ def test_integers_wrap_around() -> None:
 
 def test_a_value_that_is_not_finite_spreads_without_a_warning() -> None:
     nan, huge = np.float32("nan").tobytes(), np.float32(3e38).tobytes()
-    for reduction in PLAIN:
+    for reduction in IN_PYTHON:
         assert np.isnan(np.frombuffer(reduce("float32", reduction, [nan, huge]), "float32")).all()
     assert np.isinf(np.frombuffer(reduce("float32", Reduction.SUM, [huge, huge]), "float32")).all()
 

@@ -17,7 +17,7 @@ def make_quantized() -> torch.Tensor:
         return torch.quantize_per_tensor(torch.ones(2, 3, dtype=torch.float32), 0.1, 0, torch.qint8)
 
 
-FORMS = {
+EARLIER_COPIES = {
     "as it was": torch.arange(6.0, dtype=torch.float32).reshape(2, 3),
     "of another shape": torch.arange(4.0, dtype=torch.float32),
     "of another dtype": torch.arange(6.0, dtype=torch.float64).reshape(2, 3),
@@ -49,11 +49,11 @@ def test_a_second_copy_is_made_in_place_of_the_first() -> None:
     assert tensor.tolist() == [0.0] * 3
 
 
-@pytest.mark.parametrize("before", FORMS)
-@pytest.mark.parametrize("after", FORMS)
+@pytest.mark.parametrize("before", EARLIER_COPIES)
+@pytest.mark.parametrize("after", EARLIER_COPIES)
 def test_a_copy_is_right_whatever_was_there_before(before: str, after: str) -> None:
-    given = FORMS[after].detach()
-    for copied in list_tensors(copy_to_host(nest(FORMS[after]), copy_to_host(nest(FORMS[before])))):
+    given = EARLIER_COPIES[after].detach()
+    for copied in list_tensors(copy_to_host(nest(EARLIER_COPIES[after]), copy_to_host(nest(EARLIER_COPIES[before])))):
         assert (copied.dtype, copied.layout, copied.shape) == (given.dtype, given.layout, given.shape)
         assert copied.is_quantized == given.is_quantized
         assert torch.equal(copied.to_dense(), given.to_dense()) if given.is_sparse else torch.equal(copied, given)
