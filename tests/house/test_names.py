@@ -1,4 +1,4 @@
-"""A room's name says what is in it, and a test's name has a noun as its subject."""
+"""A room's name says what is in it. A test's name has a noun as its subject, and a noun at its end."""
 
 import ast
 import re
@@ -17,6 +17,19 @@ PRONOUN = re.compile(
     r"|(some|any|every|no)(body|one)|(some|any|every)thing"
     r"|(all|both|each|few|many|one|several|some)_(is|are|was|were|has|have|that|who|does|do|can|cannot|may|begin|hear))_"
 )
+
+# Names that end so, or have this in their middle, lack a noun: `test_a_file_without_lines_has_none`.
+OPEN_END = re.compile(r"test_\w+_(none|there|so|then|that)$|test_\w+_what_(it|they)_")
+# Names that are mended next; then this set is removed.
+UNMENDED = {
+    "test_a_shell_that_waits_for_python_is_asked_there",
+    "test_a_worker_that_fails_because_of_another_is_reported_when_it_has_ended_with_what_it_blames",
+    "test_closing_kills_a_worker_that_is_starting_and_starts_none",
+    "test_healthy_ranks_are_named_for_what_they_do_alone",
+    "test_other_lines_are_none",
+    "test_output_without_an_answer_has_none",
+    "test_without_rank_0_of_several_there_is_none",
+}
 
 
 def find_vague_parts(name: str) -> frozenset[str]:
@@ -46,11 +59,12 @@ def test_a_name_that_only_contains_such_letters_is_fine() -> None:
 
 
 def find_pronouns(source: str) -> list[str]:
-    """The tests of a module whose names begin with a pronoun."""
+    """The tests of a module whose names begin with a pronoun, or lack a noun at their end."""
     functions = (
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
-    return [node.name for node in functions if PRONOUN.match(f"{node.name}_")]
+    names = [node.name for node in functions]
+    return [name for name in names if PRONOUN.match(f"{name}_") or (name not in UNMENDED and OPEN_END.match(name))]
 
 
 def test_each_test_name_has_a_noun_as_its_subject() -> None:
@@ -64,6 +78,11 @@ def test_each_test_name_has_a_noun_as_its_subject() -> None:
 )
 def test_a_name_that_begins_with_a_pronoun_is_caught(name: str) -> None:
     assert find_pronouns(f"async def test_{name}(): ...") == [f"test_{name}"]
+
+
+@pytest.mark.parametrize("name", ["a_file_has_none", "an_agent_says_so", "a_call_does_what_it_promises"])
+def test_a_name_that_lacks_a_noun_at_its_end_is_caught(name: str) -> None:
+    assert find_pronouns(f"def test_{name}(): ...") == [f"test_{name}"]
 
 
 @pytest.mark.parametrize("name", ["a_worker_ends", "each_worker_ends", "one_worker_ends", "items_are_read"])

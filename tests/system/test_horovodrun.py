@@ -16,7 +16,7 @@ strange: 1
 PRINTS = 'echo $HOROVOD_STALL_CHECK_TIME_SECONDS "$@"; printf bad >&2'
 
 
-def test_the_words_and_the_file_of_horovodrun_do_what_they_say(hvdrun: Launcher) -> None:
+def test_options_and_the_configuration_file_of_horovodrun_have_their_effect(hvdrun: Launcher) -> None:
     script = hvdrun.write("train.sh", PRINTS)
     hvdrun.write("job.yaml", CONFIGURATION)
     line = f"horovodrun -np 2 --gloo --cycle-time 3 --config-file job.yaml --output-filename out sh {script} --num 1"

@@ -12,7 +12,7 @@ print(json.dumps([*(os.environ.get(name) for name in names), os.getcwd(), sys.ar
 """
 
 
-def test_the_words_of_a_line_for_several_hosts_do_what_they_say(hvdrun: Launcher) -> None:
+def test_options_of_mpirun_for_several_hosts_have_their_effect(hvdrun: Launcher) -> None:
     """The hosts are names of this machine; the line with real ones runs in the lab."""
     script = hvdrun.write("train.py", PRINTS)
     runs = hvdrun.directory / "runs"

@@ -10,7 +10,7 @@ from worker_runtime.coordination.ordering.requests import Reduction
 
 
 @pytest.mark.parametrize("as_dense", [False, True])
-def test_sparse_gradients_come_back_sparse_also_where_there_was_none(world: World, *, as_dense: bool) -> None:
+def test_sparse_gradients_come_back_sparse_also_on_a_rank_without_a_gradient(world: World, *, as_dense: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         table = torch.nn.Embedding(4, 2, sparse=True)
         dense = torch.zeros(2, requires_grad=True)

@@ -116,7 +116,7 @@ def test_modules_of_the_program_come_along_where_the_host_lacks_them_or_has_othe
     assert value == (5, str(root / "sent_along/part.py"))
 
 
-def test_after_a_failure_somewhere_the_group_is_left_first_and_a_rank_that_learnt_of_another_says_so(
+def test_a_function_begins_anew_after_a_failure_and_a_failure_that_follows_another_is_marked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[str] = []

@@ -105,7 +105,7 @@ def test_an_option_without_meaning_is_refused_or_does_nothing(ranks: RankPool) -
     assert ranks.run(body) == [3] * 2
 
 
-def test_a_frozen_parameter_stays_though_lbfgs_moves_it_by_what_it_remembers(ranks: RankPool) -> None:
+def test_lbfgs_does_not_move_a_frozen_parameter_by_its_history(ranks: RankPool) -> None:
     def body() -> object:
         parameters = [torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2)]
         optimizer = hvd.DistributedOptimizer(torch.optim.LBFGS(parameters, lr=0.1, max_iter=3), op=hvd.Adasum)

@@ -67,7 +67,7 @@ def describe(parameter: inspect.Parameter) -> str:
     return f"{parameter.name}={default!r}"
 
 
-def test_all_of_horovods_names_are_there_and_what_it_lacks() -> None:
+def test_the_module_has_all_of_horovods_names_and_some_of_its_own() -> None:
     assert len([*SIGNATURES, *OTHER_NAMES]) == 67
     assert sorted(hvd.__all__) == sorted([*SIGNATURES, *OTHER_NAMES, *BEYOND])
     assert all(hasattr(hvd, name) for name in hvd.__all__)
