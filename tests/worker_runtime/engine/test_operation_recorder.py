@@ -64,7 +64,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         (make_release(members=(0,)), None),
     ],
 )
-def test_an_activity_names_the_library_that_moves_the_data(path: Path, release: Release, activity: str | None) -> None:
+def test_an_activity_names_the_part_that_moves_the_data(path: Path, release: Release, activity: str | None) -> None:
     recorder = Recorder(path, "job")
     operations = OperationRecorder(recorder, {"cpu": "gloo", "cuda": "nccl"}.__getitem__)
     operations.note_alone(release, 0)
