@@ -21,6 +21,7 @@ PLACES = {
 }
 FAILED = "rank {rank} on {host} (slot {slot}) failed first after "
 CAUSE = "rank {rank} on {host} (slot {slot}) is the first cause after "
+NAMED = "rank {rank} on {host} (slot {slot}) "  # one or the other: it depends on which rank reports first
 LOST = "host {host} was lost: "
 
 
@@ -175,7 +176,12 @@ KINDS = (
         "the operation, the limit, and who failed because of that",
         (Way("wait", CAUSE, ("allreduce 'gradient' waited for rank {rank} for more than 2 seconds",), 1),),
     ),
-    Kind("a gradient is not finite", "not yet", "", ()),
+    Kind(
+        "a gradient is not finite (--nan-is-error)",
+        "the rank whose own gradient it is",
+        "the parameter, and the step",
+        (Way("nan", NAMED, ("rank {rank}'s gradient of bias is not finite (NaN) in step ",)),),
+    ),
     Kind(
         "hvdrun is stopped for longer than its hosts wait, or killed",
         "hvdrun, and for how long it did not run; killed, it says nothing, and the job ends everywhere",

@@ -17,6 +17,7 @@ LIMIT_SECONDS = 60.0
 _OF_COUNT = "The kernel did not kill it for memory"  # where it counts
 STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
 START = ("--start-timeout", "5s")  # of the way "hang"
+NAN = ("--nan-is-error",)  # of the way "nan"
 _BLAMES = re.compile(
     r"^hvdrun: (?!the sequencer on \S+, which orders the workers' collectives, is gone: )", re.MULTILINE
 )
@@ -76,6 +77,15 @@ import worker_runtime.torch as hvd
 hvd.init()
 hvd.allreduce(torch.ones(1), name="gradient")
 os.write(1, b"trains as %d\\n" % os.getpid())
+if fate == "nan":
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+while fate == "nan":
+    optimizer.zero_grad()
+    loss = model(torch.ones(1, 2)).sum()
+    (loss * float("nan") if is_hit and os.path.exists("go") else loss).backward()
+    optimizer.step()
 while not hvd.allreduce(torch.tensor([float(os.path.exists("end"))]), name="gradient").item():
     if is_hit and os.path.exists("go") and fate in FATES:
         FATES[fate]()

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from tests.system import jumping_clock, memory_cgroup
-from tests.system.causes import LIMIT_SECONDS, ONE, SCRIPT, STALL, START, Score, check_cause, keep_score, list_cells
+from tests.system.causes import (
+    LIMIT_SECONDS,
+    NAN,
+    ONE,
+    SCRIPT,
+    STALL,
+    START,
+    Score,
+    check_cause,
+    keep_score,
+    list_cells,
+)
 from tests.system.launcher import Launcher, Running
 from tests.system.roles import find_agent, find_sequencers, find_watchdog, kill
 
@@ -80,7 +91,7 @@ def test_the_first_cause_on_one_host_is_named(hvdrun: Launcher, score: Score, ki
             words = memory_cgroup.enter(stack.enter_context(memory_cgroup.limit()))
         if way.key == "clock":
             environment = jumping_clock.build(hvdrun.directory)
-        limits = START if way.key == "hang" else ("--launcher-timeout", "2s", "--lease", "2s")
+        limits = {"hang": START, "nan": NAN}.get(way.key, ("--launcher-timeout", "2s", "--lease", "2s"))
         job = ("-np", "3", *limits, "python", "train.py", way.key, "1")
         running = hvdrun.start(*job, before=words, environment=environment)
         if way.key != "hang":

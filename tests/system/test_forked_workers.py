@@ -5,13 +5,14 @@ What a program finds, and how it ends, is compared in `tests/worker_runtime/star
 
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from hvdrun.shim.path import FOLDER
-from rendezvous.bootstrap import STACK_DESCRIPTOR
+from rendezvous.bootstrap import RUNNING_SIGNAL_OFFSET, STACK_DESCRIPTOR
 from tests.system.launcher import Finished, Launcher
 from tests.system.tables import rest_nightly
 
@@ -54,6 +55,8 @@ def test_a_program_finds_the_same_environment_forked_and_executed(
         json.loads(finished.stdout.removeprefix("[0] "))
         for finished in run_both_ways(hvdrun, *command, environment=environment)
     )
+    for facts in (forked, executed):
+        assert "answer" in facts["signals"].pop(str(signal.SIGRTMIN + RUNNING_SIGNAL_OFFSET))
     assert {key: value for key, value in forked.items() if value != executed[key]} == {}
     assert forked["cmdline"] == "".join(f"{word}\0" for word in command)
     assert forked["descriptors"] == ["0", "1", str(STACK_DESCRIPTOR), "2"]

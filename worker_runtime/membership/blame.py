@@ -5,13 +5,14 @@ The sequencer, or the connection to it, has written the text of such an error.
 
 import re
 
-from worker_runtime.errors import DeadlockError, OperationFailedError, OperationRefusedError
+from worker_runtime.errors import DeadlockError, NotFiniteError, OperationFailedError, OperationRefusedError
 from worker_runtime.rendezvous import Blame
 
 _RANKS = re.compile(r"\branks? (\d+(?:, \d+)*)")
 _DEPARTED = re.compile(r"(?P<who>.+?), and .+ needs (?:it|them)(?=\.)")
 _STALLED = re.compile(r".+ waited for (?P<who>ranks? \d[\d, ]*).* the stall limit(?=\.)")
 _CUT_OFF = re.compile(r"(?P<who>rank \d+) was (?:cut off|lost): .+")
+_NOT_FINITE = re.compile(r"(?P<who>rank \d+)'s gradient of .+")
 _NO_SEQUENCER = re.compile(r"(?P<who>)the sequencer has ended")
 
 
@@ -21,6 +22,8 @@ def find_blame(error: BaseException | None) -> Blame | None:
     error: the uncaught exception that has ended the program.
     """
     text = str(error).partition("\n")[0]
+    if isinstance(error, NotFiniteError):
+        return _read(text, "", _NOT_FINITE)
     if isinstance(error, OperationRefusedError) and not isinstance(error, DeadlockError):
         return _read(text, "", _DEPARTED)
     if not isinstance(error, OperationFailedError):

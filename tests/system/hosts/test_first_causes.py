@@ -16,7 +16,18 @@ from tests.lab.host import Host
 from tests.lab.network import Direction
 from tests.lab.process import HostProcess
 from tests.system import jumping_clock, memory_cgroup
-from tests.system.causes import LIMIT_SECONDS, SCRIPT, STALL, START, TWO, Score, check_cause, keep_score, list_cells
+from tests.system.causes import (
+    LIMIT_SECONDS,
+    NAN,
+    SCRIPT,
+    STALL,
+    START,
+    TWO,
+    Score,
+    check_cause,
+    keep_score,
+    list_cells,
+)
 from tests.system.hosts.cluster import Cluster
 from tests.system.hosts.roles import find_agents, find_watchdogs, kill
 from tests.system.launcher import Running
@@ -97,7 +108,7 @@ def test_the_first_cause_on_two_hosts_is_named(pair: Cluster, score: Score, kind
             modules.mkdir()
             stack.callback(shutil.rmtree, modules)
             (modules / "of_one_host.py").write_text("", encoding="utf-8")
-        limits = START if way.key == "hang" else ("--launcher-timeout", "2s", "--lease", "2s")
+        limits = {"hang": START, "nan": NAN}.get(way.key, ("--launcher-timeout", "2s", "--lease", "2s"))
         if way.key == "wait":
             words = [word for name, value in STALL.items() for word in ("-x", f"{name}={value}")]
         job = ("-np", "3", "-H", "host1:2,host2:1", *limits, *words, "python", "train.py", way.key, "2")

@@ -6,7 +6,7 @@ from worker_runtime.coordination.ordering.ordering import PendingSummary
 from worker_runtime.coordination.ordering.refusals import explain_shutdown
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Request, Signature
 from worker_runtime.coordination.sequencer.stalls import describe_stall_limit
-from worker_runtime.errors import DeadlockError, OperationFailedError, OperationRefusedError
+from worker_runtime.errors import DeadlockError, NotFiniteError, OperationFailedError, OperationRefusedError
 from worker_runtime.membership.blame import find_blame
 from worker_runtime.rendezvous import Blame
 
@@ -36,6 +36,11 @@ def test_ranks_that_a_stalled_operation_has_waited_for_are_blamed() -> None:
 def test_another_rank_that_was_cut_off_is_blamed() -> None:
     cause = "rank 1 was cut off: its connection to the sequencer ended"
     assert find_blame(OperationFailedError("allreduce 'x'", 0, cause)) == Blame(cause, (1,))
+
+
+def test_the_rank_whose_gradient_is_not_finite_is_blamed_by_all() -> None:
+    text = "rank 2's gradient of fc.weight is not finite (NaN) in step 3"
+    assert find_blame(NotFiniteError(text)) == Blame(text, (2,))
 
 
 @pytest.mark.parametrize(
