@@ -203,7 +203,7 @@ def torch_environment(assignment: Assignment, round_: Round, master: Endpoint, j
 
 
 def torch_worker_environment(restarts: int, job: str) -> dict[str, str]:
-    """Those of them that hold for a worker without a world, too: one that is started alone, in place of another.
+    """The variables that also hold for a worker without a world: one that is started alone, in place of another.
 
     restarts: how often it was started again. TORCHELASTIC_USE_AGENT_STORE is False because no agent opens a store.
     """

@@ -24,7 +24,7 @@ class Ends:
         self._ended: dict[Worker, Exited] = {}
 
     def list(self) -> tuple[Exited, ...]:
-        """Those that have not been acknowledged."""
+        """The ends that have not been acknowledged."""
         return tuple(self._ended.values())
 
     def acknowledge(self, ends: tuple[Exited, ...]) -> None:

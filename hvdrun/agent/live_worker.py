@@ -36,7 +36,7 @@ class LiveWorker:
 
     @property
     def is_stopping(self) -> bool:
-        """It has been told to end."""
+        """The worker was asked to end."""
         return self._kill_at is not None
 
     def terminate(self, grace_seconds: float, first: int = signal.SIGTERM, *, lets_save: bool = False) -> None:

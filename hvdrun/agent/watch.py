@@ -190,7 +190,7 @@ class Watch:
             return
         pid = self.pids.pop(worker, None)
         if pid is None:
-            # Its end was reported already.
+            # The end was reported already.
             return
         self._ending[worker.slot] = worker
         live = self._live[pid]
@@ -343,7 +343,7 @@ class Watch:
         if worker not in self._reported:
             self._ends.note_evidence(worker, returncode, self._children.peak_bytes)
         if live.is_stopping:
-            # Its program had ended without a failure before; the order's signal may have ended the process.
+            # The program had ended without a failure before; the order's signal may have ended the process.
             has_left = live.has_left and returncode <= 0
         else:
             has_left = returncode == 0

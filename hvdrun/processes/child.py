@@ -217,7 +217,7 @@ class Child:
         return child
 
     async def open_reader(self) -> asyncio.StreamReader:
-        """Its standard output; to be called once."""
+        """The child's standard output; to be called once."""
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), self._output)

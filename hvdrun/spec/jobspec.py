@@ -173,17 +173,17 @@ class JobSpec:
 
     @property
     def is_elastic(self) -> bool:
-        """Its workers may change."""
+        """The workers may change."""
         return self.limits.elasticity is not None
 
     @property
     def keeps_first_hosts(self) -> bool:
-        """It needs each of its first hosts, and gets no others."""
+        """The job needs each of its first hosts, and gets no others."""
         return not self.is_elastic
 
     @property
     def discovers(self) -> bool:
-        """Its hosts are not known at the start: a script names them, or their agents join by themselves."""
+        """The hosts are not known at the start: a script names them, or their agents join by themselves."""
         elasticity = self.limits.elasticity
         return self.remote.joining is not None or (elasticity is not None and elasticity.script is not None)
 
@@ -197,7 +197,7 @@ class JobSpec:
 
     @property
     def continues_in_place(self) -> bool:
-        """Its workers continue without a lost one: for them the job is elastic."""
+        """The workers continue without a lost one: for them the job is elastic."""
         elasticity = self.limits.elasticity
         return elasticity is not None and elasticity.continues_in_place
 

@@ -29,18 +29,18 @@ class Frame:
 
     @property
     def is_runtime(self) -> bool:
-        """It is hvdrun's own code."""
+        """The frame is of hvdrun's own code."""
         of_packages = _PACKAGES.split(self.file)[-1]
         return any(self.file.startswith(f"{_ROOT / name}/") or of_packages.startswith(f"{name}/") for name in _RUNTIME)
 
     @property
     def is_python(self) -> bool:
-        """It is of Python's own library."""
+        """The frame is of Python's own library."""
         return bool(_PYTHON.search(self.file)) and not _PACKAGES.search(self.file)
 
     @property
     def is_program(self) -> bool:
-        """It is the user's own code: neither Python's, nor an installed package's, nor hvdrun's."""
+        """The frame is of the user's own code: neither Python's, nor an installed package's, nor hvdrun's."""
         return not (self.is_python or _PACKAGES.search(self.file) or self.is_runtime)
 
     def __str__(self) -> str:

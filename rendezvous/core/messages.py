@@ -208,7 +208,7 @@ class Level(StrEnum):
     ERROR = "error"  # the job fails
 
     def reaches(self, least: "Level") -> bool:
-        """It is at least as important as that one."""
+        """This level is at least as important as that one."""
         order = tuple(Level)
         return order.index(self) >= order.index(least)
 

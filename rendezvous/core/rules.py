@@ -455,7 +455,7 @@ def _describe_next_generation(
         reason = errors[0]
         if decision.action is Action.RESTORE:
             reason = decision.reason
-        # It may have the program's own words, over several lines.
+        # The sentence may have the program's own words, over several lines.
         logs.append(Log(" ".join(reason.split()).rstrip(".")))
     if errors or former != members or decision.action not in _PLANNED:
         count = len(members)

@@ -20,16 +20,6 @@ PRONOUN = re.compile(
 
 # Names that end so, or have this in their middle, lack a noun: `test_a_file_without_lines_has_none`.
 OPEN_END = re.compile(r"test_\w+_(none|there|so|then|that)$|test_\w+_what_(it|they)_")
-# Names that are mended next; then this set is removed.
-UNMENDED = {
-    "test_a_shell_that_waits_for_python_is_asked_there",
-    "test_a_worker_that_fails_because_of_another_is_reported_when_it_has_ended_with_what_it_blames",
-    "test_closing_kills_a_worker_that_is_starting_and_starts_none",
-    "test_healthy_ranks_are_named_for_what_they_do_alone",
-    "test_other_lines_are_none",
-    "test_output_without_an_answer_has_none",
-    "test_without_rank_0_of_several_there_is_none",
-}
 
 
 def find_vague_parts(name: str) -> frozenset[str]:
@@ -64,7 +54,7 @@ def find_pronouns(source: str) -> list[str]:
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     names = [node.name for node in functions]
-    return [name for name in names if PRONOUN.match(f"{name}_") or (name not in UNMENDED and OPEN_END.match(name))]
+    return [name for name in names if PRONOUN.match(f"{name}_") or OPEN_END.match(name)]
 
 
 def test_each_test_name_has_a_noun_as_its_subject() -> None:

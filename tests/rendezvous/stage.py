@@ -70,7 +70,7 @@ def _find_threads() -> set[threading.Thread]:
 
 
 def find_sockets() -> set[object]:
-    """Those that others could reach; socket pairs have no path."""
+    """The sockets that others could reach; socket pairs have no path."""
     process = psutil.Process()
     unix = (socket for socket in process.net_connections("unix") if socket.laddr)
     return {(found.fd, found.laddr, found.raddr) for found in (*process.net_connections("inet"), *unix)}

@@ -100,7 +100,7 @@ def judge(line: str, logs: list[dict[int, tuple[str, float]]]) -> str:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(240 + 90 * MINUTES)
-def test_healthy_ranks_are_named_for_what_they_do_alone(hvdrun: Launcher) -> None:
+def test_a_healthy_rank_is_named_with_its_own_place(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", TRAINING)
     words = ("-np", str(SIZE), "--watch-after", "500ms", "--hang-timeout", "60s", "-prefix-timestamp")
     finished = hvdrun(*words, "python", "train.py", str(STEPS), str(MINUTES), limit_seconds=200 + 90 * MINUTES)

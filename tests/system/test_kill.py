@@ -40,7 +40,7 @@ wait_for("go")
 FAMILY = BEGINS_FAMILY + LIVES
 # A process that has used gRPC may hang when it forks: it joins afterwards.
 JOINED_FAMILY = f"{BEGINS_FAMILY}{JOIN}join(){LIVES}"
-# Its daemon is known by nothing but its ancestors, which it has left.
+# The daemon is known by nothing but its ancestors, which it has left.
 HIDING = f"""{WAIT_FOR}
 if os.fork() == 0:
     if os.fork() == 0:

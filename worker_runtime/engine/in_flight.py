@@ -212,7 +212,7 @@ class InFlight:
         if isinstance(operation, CommitRound):
             self._steps.note_completed_step(release.request.process_set, release.members)
             self._steps.note_step(release.request.process_set, is_stopping=is_stopping)
-        # It is -1 if this rank is alone in the set.
+        # The index is -1 if this rank is alone in the set.
         if release.index >= 0:
             self._retry.remember(operation, release, handle.payload, is_stopping=is_stopping)
 

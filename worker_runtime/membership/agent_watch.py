@@ -142,7 +142,7 @@ class StopNotice:
         if job is None or self._has_handler or not is_main or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
             return
         agent = find_listener(job.socket, 0.0)
-        # It is 0 if the agent is in another PID namespace.
+        # The parent is 0 if the agent is in another PID namespace.
         if agent:
             signal.signal(signal.SIGUSR2, partial(_pass_on, agent, read_start(agent)))
             self._has_handler = True

@@ -58,7 +58,10 @@ class ExitCode:
         if threading.current_thread() is not threading.main_thread():
             return
         if sys._getframe(1).f_back is None:  # noqa: SLF001 - the caller is the mark
-            self._exited = 0 if status is None else status % _CODES if isinstance(status, int) else _FAILURE
+            if status is None:
+                self._exited = 0
+            else:
+                self._exited = status % _CODES if isinstance(status, int) else _FAILURE
             self.place = place
 
 

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Those of rendezvous/bootstrap.py.
+# The names of rendezvous/bootstrap.py.
 _STACK_SIGNAL_OFFSET, _RUNNING_SIGNAL_OFFSET, _STACK_DESCRIPTOR, _STACK_MEMORY = 12, 13, 100, "hvdrun-stack"
 _INCARNATION = "HVD_INCARNATION"
 _OF_A_SERVICE = "0"

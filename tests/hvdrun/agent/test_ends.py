@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 
 def make_ends(root: Path) -> Ends:
-    """Those of a host without memory cgroups, and with 4 GiB."""
+    """The ends of a host without memory cgroups, and with 4 GiB."""
     (root / "proc").mkdir()
     (root / "proc" / "meminfo").write_text("MemTotal: 4194304 kB\n", encoding="utf-8")
     return Ends(lambda _: "no such luck", MemoryKills(root))

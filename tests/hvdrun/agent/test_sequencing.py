@@ -209,7 +209,7 @@ async def test_a_sequencer_starts_with_workers_that_are_expected_to_join_and_aga
 
 
 @alone
-async def test_without_rank_0_of_several_there_is_none() -> None:
+async def test_a_host_without_rank_0_of_several_has_no_sequencer() -> None:
     async with owning(SERVES) as room:
         room.sequencing.prepare(sys.executable)  # nothing is expected here
         room.sequencing.expect(SECOND)

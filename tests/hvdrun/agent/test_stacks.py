@@ -104,7 +104,7 @@ def test_a_late_answer_to_an_earlier_question_is_no_part_of_this_one() -> None:
     assert list(parse_frames(2 * answer)) == [Frame("x.py", 3, "f")]
 
 
-def test_a_shell_that_waits_for_python_is_asked_there(start: Start) -> None:
+def test_the_python_for_which_a_shell_waits_is_asked(start: Start) -> None:
     pid = start(f"import time\n{READY}\ntime.sleep(1000)\n", "sh", "-c", f"{sys.executable} train.py; true")
     stack = ask(pid)
     assert stack.pid != pid

@@ -129,7 +129,7 @@ async def test_an_interrupted_worker_is_asked_once_more_at_half_of_the_grace() -
 
 
 @alone
-async def test_a_worker_that_fails_because_of_another_is_reported_when_it_has_ended_with_what_it_blames() -> None:
+async def test_the_end_of_a_worker_that_blames_another_is_reported_when_its_process_has_ended() -> None:
     blame = Blame("rank 1 was cut off", (1,))
     async with watching("sh", "-c", "until [ -s go ]; do sleep 0.01; done; exit 7") as room:
         room.watch.launch(LAUNCHES[0])
@@ -326,7 +326,7 @@ async def test_a_worker_that_ends_before_the_news_of_its_birth_is_not_lost() -> 
 
 
 @alone
-async def test_closing_kills_a_worker_that_is_starting_and_starts_none() -> None:
+async def test_closing_kills_a_worker_that_is_starting_and_starts_no_other() -> None:
     async with watching(*SLEEPS) as room:
         room.spawner.may_report.clear()
         room.watch.launch(LAUNCHES[0])
@@ -339,7 +339,7 @@ async def test_closing_kills_a_worker_that_is_starting_and_starts_none() -> None
 
 @alone
 async def test_closing_ends_an_orphan_that_carries_no_name() -> None:
-    # It has left the session and the environment, and its parent has ended.
+    # The process has left the session and the environment, and its parent has ended.
     script = "(setsid env -i sh -c 'echo $$ > orphan; sleep 600; true' &); sleep 600"
     async with watching("sh", "-c", script) as room:
         room.watch.launch(LAUNCHES[0])

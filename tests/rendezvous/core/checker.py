@@ -269,7 +269,7 @@ class Checker:
             assert publish.generation.number - 1 in self._interrupted, "no worker continues that was not stopped"
 
     def _needs_state(self, worker: Worker) -> bool:
-        """It has not got the state of the others, as far as is known."""
+        """The worker has not got the state of the others, as far as is known."""
         _, report = self._reports[worker]
         return report.needs_state or (self._before.workers[worker.slot].needs_state and not report.has_state)
 
@@ -289,7 +289,7 @@ class Checker:
             assert all(self._exited.get(worker) == 0 for worker in self._rounds.workers), "all have to succeed"
 
     def _replaced(self) -> set[Worker]:
-        """Those whose host was lost, and whose slot got another."""
+        """The workers whose host was lost, and whose slot got another one."""
         intended = {record.worker.slot: record.worker.incarnation for record in self.state.workers.values()}
         return {worker for worker in self._launched if worker.incarnation < intended[worker.slot]}
 

@@ -95,5 +95,5 @@ def test_an_answer_is_found_after_other_output(objection: str, before: bytes) ->
 
 
 @pytest.mark.parametrize("output", [b"", b"hello\n", b'{"objection": \n', b'{"objection": x}', b'{"port": 3}\n'])
-def test_output_without_an_answer_has_none(output: bytes) -> None:
+def test_output_without_an_answer_is_read_as_none_yet(output: bytes) -> None:
     assert read_answer(output) is None

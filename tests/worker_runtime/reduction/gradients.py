@@ -81,5 +81,5 @@ def warm_up(reducer: GradientReducer, parameters: list[torch.Tensor], engine: Th
 
 
 def list_gradients(parameters: list[torch.Tensor]) -> list[list[float]]:
-    """Their values."""
+    """The gradients' values."""
     return [parameter.grad.tolist() for parameter in parameters]

@@ -56,6 +56,9 @@ def read_stall_limits(environment: Mapping[str, str], complain: Callable[[str], 
 class StallSettings:
     """The settings of rank 0 of the last generation.
 
+    Args:
+        limits: the limits before rank 0 has sent any.
+
     limits: the present limits.
     """
 
@@ -114,7 +117,7 @@ class StallClock:
         return True
 
     def choose_long(self, waits: Sequence[Wait], now: float) -> list[Wait]:
-        """Those that are long enough to be reported."""
+        """The waits that are long enough to be reported."""
         return [each for each in waits if now - each.still_since > (self.limits.warning_seconds or 0.0)]
 
     def take_hang(self, waits: Sequence[Wait], now: float) -> bool:

@@ -364,7 +364,7 @@ def test_a_join_is_no_stall_while_others_work() -> None:
 
 
 def read_releases(peer: socket.socket) -> list[Released]:
-    """Those of the next frame."""
+    """The releases of the next frame."""
     length, _ = wire.HEADER.unpack(peer.recv(wire.HEADER.size, socket.MSG_WAITALL))
     return list(wire.decode_releases(memoryview(peer.recv(length, socket.MSG_WAITALL)), lambda _: 1))
 

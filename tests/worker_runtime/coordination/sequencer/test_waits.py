@@ -44,7 +44,7 @@ def test_the_end_of_a_wait_is_a_line_without_operations() -> None:
     assert Waits.decode(find_line(encode_waits(3, [], [], 0.0))) == Waits(3)
 
 
-def test_other_lines_are_none() -> None:
+def test_a_line_of_another_kind_has_no_waits() -> None:
     assert find_line(b'{"port": 4711}\n') is None
 
 
