@@ -57,9 +57,7 @@ class StallSettings:
     """The settings of rank 0 of the last generation.
 
     Args:
-        limits: the limits before rank 0 has sent any.
-
-    limits: the present limits.
+        limits: the limits until rank 0 sends its own.
     """
 
     def __init__(self, limits: StallLimits = StallLimits()) -> None:
