@@ -471,6 +471,7 @@ class ReplicasDifferError(RuntimeError):
         if odd_ranks:
             ranks = ", ".join(map(str, odd_ranks))
             when += f" (it is another one on rank {ranks} than on the {size - len(odd_ranks)} others)"
+        self.odd_ranks = tuple(odd_ranks)
         super().__init__(f"the replicas differ: {parameter} is not the same on all ranks {when}; {what}")
 
 

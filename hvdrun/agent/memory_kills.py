@@ -52,8 +52,9 @@ class MemoryKills:
             return f"The kernel killed {victim} because memory ran out: {self._describe(kills)}."
         if is_killed:
             return (
-                f"The kernel did not kill it for memory ({_COUNT} of its memory cgroup has not grown): another process "
-                "sent this signal, such as kill -9, a scheduler, or a program that ends others before memory runs out."
+                f"The kernel did not kill it for memory ({_COUNT} of its memory cgroup has not grown): the script "
+                "itself or another process sent this signal, such as kill -9, a scheduler, or a program that ends others "
+                "before memory runs out."
             )
         return ""
 

@@ -5,7 +5,13 @@ The sequencer, or the connection to it, has written the text of such an error.
 
 import re
 
-from worker_runtime.errors import DeadlockError, NotFiniteError, OperationFailedError, OperationRefusedError
+from worker_runtime.errors import (
+    DeadlockError,
+    NotFiniteError,
+    OperationFailedError,
+    OperationRefusedError,
+    ReplicasDifferError,
+)
 from worker_runtime.rendezvous import Blame
 
 _RANKS = re.compile(r"\branks? (\d+(?:, \d+)*)")
@@ -24,6 +30,8 @@ def find_blame(error: BaseException | None) -> Blame | None:
     text = str(error).partition("\n")[0]
     if isinstance(error, NotFiniteError):
         return _read(text, "", _NOT_FINITE)
+    if isinstance(error, ReplicasDifferError) and error.odd_ranks:
+        return Blame(text, error.odd_ranks)
     if isinstance(error, OperationRefusedError) and not isinstance(error, DeadlockError):
         return _read(text, "", _DEPARTED)
     if not isinstance(error, OperationFailedError):

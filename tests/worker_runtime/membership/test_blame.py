@@ -6,7 +6,13 @@ from worker_runtime.coordination.ordering.ordering import PendingSummary
 from worker_runtime.coordination.ordering.refusals import explain_shutdown
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Request, Signature
 from worker_runtime.coordination.sequencer.stalls import describe_stall_limit
-from worker_runtime.errors import DeadlockError, NotFiniteError, OperationFailedError, OperationRefusedError
+from worker_runtime.errors import (
+    DeadlockError,
+    NotFiniteError,
+    OperationFailedError,
+    OperationRefusedError,
+    ReplicasDifferError,
+)
 from worker_runtime.membership.blame import find_blame
 from worker_runtime.rendezvous import Blame
 
@@ -41,6 +47,12 @@ def test_another_rank_that_was_cut_off_is_blamed() -> None:
 def test_the_rank_whose_gradient_is_not_finite_is_blamed_by_all() -> None:
     text = "rank 2's gradient of fc.weight is not finite (NaN) in step 3"
     assert find_blame(NotFiniteError(text)) == Blame(text, (2,))
+
+
+def test_the_ranks_that_differ_from_most_are_blamed() -> None:
+    error = ReplicasDifferError("fc.weight", 3, 2, [1], 3)
+    assert find_blame(error) == Blame(str(error), (1,))
+    assert find_blame(ReplicasDifferError("fc.weight", 3, 2)) is None
 
 
 @pytest.mark.parametrize(
