@@ -53,8 +53,8 @@ class MemoryKills:
         if is_killed:
             return (
                 f"The kernel did not kill it for memory ({_COUNT} of its memory cgroup has not grown): the script "
-                "itself or another process sent this signal, such as kill -9, a scheduler, or a program that ends others "
-                "before memory runs out."
+                "itself or another process sent this signal, such as kill -9, a scheduler, or a program that ends "
+                "others before memory runs out."
             )
         return ""
 

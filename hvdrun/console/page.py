@@ -31,7 +31,7 @@ _HINTS = {
     signal.SIGSEGV: "Native code read or wrote where it must not; above, faulthandler shows where Python was.",
     signal.SIGBUS: "Most often shared memory is full (look at df /dev/shm; in a container raise --shm-size).",
     signal.SIGABRT: "Native code gave up on itself; its last lines usually say why.",
-    signal.SIGTERM: "Nothing in hvdrun sent this signal: the script itself or another process did, such as a scheduler.",
+    signal.SIGTERM: "Nothing in hvdrun sent this signal: the script itself or another process did.",
     signal.SIGILL: "A library was built for another processor than this host's.",
 }
 
