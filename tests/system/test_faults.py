@@ -106,6 +106,8 @@ AT_TERMINAL = {"show the start"}
 OF_AGENTS = {"join and serve", "forward a call to the rendezvous"}  # `hvdrun agent` ends by them
 ELSEWHERE = {
     "examine this host",  # of an agent, which answers why it cannot: see tests/hvdrun/agent/test_examiner.py
+    "answer hvdrun stacks",  # waits for a client, see tests/system/test_hangs.py
+    "find the ranks that hold up the others",  # waits for a hang, see tests/hvdrun/hangs/test_hold_ups.py
     "tick",  # of the server, see tests/rendezvous/server/test_server.py
     "tell the start",  # of run() where a person watches, see tests/hvdrun/console/test_start_line.py
     "hvdrun-call",  # see tests/hvdrun/processes/test_background.py

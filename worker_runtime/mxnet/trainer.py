@@ -218,8 +218,12 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         self._reducer.settle(None if scaler is None else scaler.loss_scale)
 
     def _list_weights(self) -> list[tuple[str, mx.nd.NDArray]]:
-        """The weights that are initialized, each on its first context."""
-        return [(parameter.name, data[0]) for parameter in self._params if (data := list_arrays(parameter))]
+        """The trained weights that are initialized, each on its first context.
+
+        Auxiliary values, such as the running mean of BatchNorm, differ between ranks, as in Horovod.
+        """
+        trained = (parameter for parameter in self._params if parameter.grad_req != "null")
+        return [(parameter.name, data[0]) for parameter in trained if (data := list_arrays(parameter))]
 
     def _show_name(self, name: str) -> str:
         """The parameter's own name in place of its index."""

@@ -21,6 +21,7 @@ from hvdrun.agent.streams import OutputForwarder
 from rendezvous.core.model import Assignment
 from rendezvous.server.authority import Authority
 from rendezvous.wire import codec
+from rendezvous.wire.hangs import AskStacks
 from rendezvous.wire.notifications import Notification, Published
 from rendezvous.wire.orders import AgentFailed, ListAddresses, Order, Output, Release
 from tests.hvdrun.agent.alone import alone
@@ -36,6 +37,7 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[Order | str, ...]]] = {
     "activate the sequencer": (SLEEP, (ACTIVATE,)),
     "answer a connectivity check": (SLEEP, (ListAddresses(b"token", "a"),)),
     "ask the workers' torch": (SCRIPT, (LAUNCH,)),
+    "ask the workers where they are": (SLEEP, (LAUNCH, AskStacks(1))),
     "attend to the workers": (SLEEP, ()),
     "follow the server": (SLEEP, (LAUNCH,)),
     "kill what workers leave": (("true",), (LAUNCH,)),
@@ -44,6 +46,7 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[Order | str, ...]]] = {
     "obey the launcher": (SLEEP, ()),
     "prepare the workers": (SLEEP, ()),
     "read the forkserver's answers": (SCRIPT, ()),
+    "read the sequencer's reports": (SLEEP, (PREPARE,)),
     "report to the server": (SLEEP, (LAUNCH,)),
     "start a server of gRPC": (SLEEP, (LAUNCH,)),
     "start a worker": (SLEEP, (LAUNCH,)),

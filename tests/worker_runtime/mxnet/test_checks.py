@@ -67,3 +67,26 @@ def test_weights_that_differ_are_named(ranks: RankPool) -> None:
         "net_dense0_bias is not the same on all ranks between step 2 and step 4 (it is another one on rank 2 than"
     )
     assert all(expected in message for message in ranks.run(body, size=3))
+
+
+def test_values_that_are_not_trained_may_differ(ranks: RankPool) -> None:
+    """The running mean and variance of BatchNorm are each rank's own."""
+
+    def body() -> None:
+        net = mx.gluon.nn.BatchNorm(in_channels=2)
+        net.initialize()
+        os.environ["HVD_CHECK_REPLICAS"] = "1"
+        try:
+            trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
+        finally:
+            del os.environ["HVD_CHECK_REPLICAS"]
+        for step in range(3):
+            batch = mx.nd.ones((4, 2)) * (hvd.rank() + step)
+            with mx.autograd.record():
+                loss = net(batch).sum()
+            loss.backward()
+            trainer.step(4)
+        means = hvd.allgather_object(net.running_mean.data().asnumpy().tolist())
+        assert means[0] != means[1]
+
+    ranks.run(body, size=2)
