@@ -41,9 +41,9 @@ def plan_rounds(members: Sequence[int], most: int = MOST_ROUNDS) -> list[list[Pa
     for _ in range(min(most, len(circle) - 1)):
         half = len(circle) // 2
         pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
-        rounds.append(
-            [(min(one, other), max(one, other)) for one, other in pairs if one is not None and other is not None]
-        )
+        planned = [(min(one, other), max(one, other)) for one, other in pairs if one is not None and other is not None]
+        if planned:  # a single member meets nobody
+            rounds.append(planned)
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return rounds
 

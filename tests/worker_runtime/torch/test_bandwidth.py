@@ -12,6 +12,7 @@ def test_ranks_meet_each_other_once_and_no_rank_is_in_two_pairs_of_a_round(count
     rounds = plan_rounds(range(count))
     assert sorted(pair for planned in rounds for pair in planned) == list(combinations(range(count), 2))
     for planned in rounds:
+        assert planned
         present = [rank for pair in planned for rank in pair]
         assert len(present) == len(set(present))
 
