@@ -8,12 +8,14 @@ only if the ranks are still missing after they were asked.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from hvdrun.console.page import describe_seconds
 from hvdrun.hangs.places import RankPlace
 from hvdrun.processes.background import cancel_and_wait, start_task
 from rendezvous.core.outcome import describe_ranks
 from rendezvous.wire.waits import Waits
 
 SETTLE_SECONDS = 0.25  # a rank that was asked just before it came has come by then
+_MINUTE_SECONDS = 59.5  # rounded
 _MOST_GROUPS = 3  # of ranks with equal places, in a line
 
 
@@ -113,7 +115,13 @@ def _describe_wait(waits: Waits, named: Collection[int]) -> str:
     if len(others) == 1:
         have = f"rank {min(others)} has"
     it = "it" if len(named) == 1 else "them"
-    return f"{have} waited for {it} in {operation.name} for {operation.seconds:.3g} s"
+    return f"{have} waited for {it} in {operation.name} for {_say_how_long(operation.seconds)}"
+
+
+def _say_how_long(seconds: float) -> str:
+    if seconds < _MINUTE_SECONDS:
+        return f"{round(seconds, 1):g} s"
+    return describe_seconds(seconds)
 
 
 def _say_where(place: RankPlace) -> str:

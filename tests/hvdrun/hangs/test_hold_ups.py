@@ -68,6 +68,22 @@ def test_the_line_names_those_who_wait_for_nobody(line: str) -> None:
     assert describe(waits, find_culprits(waits, places)) == line
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (2.0, "2 s"),
+        (4.0123, "4 s"),
+        (0.5, "0.5 s"),
+        (59.7, "1 min 0 s"),
+        (1280.0, "21 min 20 s"),
+        (10241.0, "2 h 50 min"),
+    ],
+)
+def test_the_line_says_in_words_how_long_the_wait_lasts(seconds: float, words: str) -> None:
+    waits = Waits(1, (AwaitedOperation("allreduce 'a'", seconds, (0,), (1,)),))
+    assert describe(waits, [RankPlace(1, "b", LOAD)]).endswith(f" in allreduce 'a' for {words}")
+
+
 def encode(*, is_over: bool = False, is_hang: bool = False) -> str:
     """A report of the sequencer: rank 0 waits for ranks 1 and 2."""
     operations = [["allreduce 'a'", 10.0, [[0, 0]], [[1, 2]]]]
