@@ -31,6 +31,7 @@ _BITS = 1 << (STACK_SIGNAL - 1) | 1 << (RUNNING_SIGNAL - 1)
 _PROC = Path("/proc")
 _LINK = f"/memfd:{STACK_MEMORY} (deleted)"
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$', re.MULTILINE)
+_ESCAPE = re.compile(r"\\(x[89a-f][0-9a-f]|u(?!d[89a-f])[0-9a-f]{4}|U000[1-9a-f][0-9a-f]{4})")  # no surrogates
 _MOST_BYTES = 1024 * 1024
 _ENDED = "it has ended"
 _LOOK_SECONDS = 0.005
@@ -140,7 +141,12 @@ def parse_frames(text: str) -> Iterator[Frame]:
         line = 0
         if match["line"].isdecimal():
             line = int(match["line"])
-        yield Frame(match["file"], line, match["function"])
+        yield Frame(_decode(match["file"]), line, _decode(match["function"]))
+
+
+def _decode(name: str) -> str:
+    """A name in which letters beyond ASCII are escaped, as `faulthandler` does."""
+    return _ESCAPE.sub(lambda match: chr(int(match[1][1:], base=16)), name)
 
 
 def _prepare(pid: int) -> _Question | Stack:

@@ -104,6 +104,17 @@ def test_a_late_answer_to_an_earlier_question_is_no_part_of_this_one() -> None:
     assert list(parse_frames(2 * answer)) == [Frame("x.py", 3, "f")]
 
 
+def test_names_with_letters_beyond_ascii_are_read() -> None:
+    names = r"/\xfcber/\u8bad/\U0001f600/\udcff.py"
+    answer = rf'Stack (most recent call first):{chr(10)}  File "{names}", line 3 in f\xfcnf{chr(10)}'
+    assert list(parse_frames(answer)) == [Frame("/über/训/😀/\\udcff.py", 3, "fünf")]
+
+
+def test_a_function_with_letters_beyond_ascii_is_named(start: Start) -> None:
+    pid = start(f"import time\ndef prüfe():\n    time.sleep(1000)\n{READY}\nprüfe()\n")
+    assert ask_until(pid, "prüfe").frames[0].function == "prüfe"
+
+
 def test_the_python_for_which_a_shell_waits_is_asked(start: Start) -> None:
     pid = start(f"import time\n{READY}\ntime.sleep(1000)\n", "sh", "-c", f"{sys.executable} train.py; true")
     stack = ask(pid)
