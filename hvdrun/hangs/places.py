@@ -9,6 +9,7 @@ from rendezvous.core.model import Worker
 from rendezvous.core.outcome import describe_ranks
 
 _MOST_FRAMES = 30
+_MOST_ANSWERED = 100  # faulthandler leaves out the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ def _render_stack(stack: Stack) -> Iterator[str]:
     for frame in shown[:_MOST_FRAMES]:
         yield frame if isinstance(frame, str) else str(frame)
     if len(shown) > _MOST_FRAMES:
-        yield f"... and {len(shown) - _MOST_FRAMES} more"
+        least = "at least " if len(stack.frames) == _MOST_ANSWERED else ""
+        yield f"... and {least}{len(shown) - _MOST_FRAMES} more"
 
 
 def _skip_runtime(frames: Sequence[Frame]) -> Iterator[Frame | str]:
