@@ -84,4 +84,7 @@ def render_hvdrun_help() -> str:
 
 def render_program_help(program: Program) -> str:
     """The page of `hvdrun agent --help` or `hvdrun token --help`."""
-    return render_help(program.usage, program.about, [("Options", describe(program.options))])
+    sections = [("Options", describe(program.options))]
+    if program.argument:
+        sections.insert(0, ("Argument", [(program.argument.metavar, program.argument.help)]))
+    return render_help(program.usage, program.about, sections)

@@ -19,17 +19,24 @@ class Program:
     """A program with options, and at most one argument.
 
     argument: the option that the argument gives; None for a program without arguments.
+    needs_argument: the program does not run without it.
     """
 
     name: str
     about: str
     options: tuple[Option, ...]
     argument: Option | None = None
+    needs_argument: bool = True
 
     @property
     def usage(self) -> str:
         """The form of its command line."""
-        return f"{self.name} [OPTIONS]{f' {self.argument.metavar}' if self.argument else ''}"
+        usage = f"{self.name} [OPTIONS]"
+        if self.argument is None:
+            return usage
+        if self.needs_argument:
+            return f"{usage} {self.argument.metavar}"
+        return f"{usage} [{self.argument.metavar}]"
 
     def find_option(self, word: str) -> Typed:
         """Return the option that a word names.
@@ -148,6 +155,7 @@ STACKS = Program(
         "The job, by the beginning of its name, where several run. Without it: the only one.",
         Kind(str, "JOB", "the name of a job"),
     ),
+    needs_argument=False,
 )
 TIMELINE = Program(
     "hvdrun timeline",

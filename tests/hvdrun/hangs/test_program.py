@@ -43,8 +43,13 @@ def test_a_job_travels_unchanged() -> None:
 
 
 def test_a_deep_stack_is_cut() -> None:
+    deep = JobPlaces("c0ffee", 12, "x", (RankPlace(0, "a", Stack(1, (LOAD,) * 90)),))
+    assert render(deep).splitlines()[-1] == "  ... and 60 more"
+
+
+def test_a_stack_that_faulthandler_has_cut_is_said_to_be_longer() -> None:
     deep = JobPlaces("c0ffee", 12, "x", (RankPlace(0, "a", Stack(1, (LOAD,) * 100)),))
-    assert render(deep).splitlines()[-1] == "  ... and 70 more"
+    assert render(deep).splitlines()[-1] == "  ... and at least 70 more"
 
 
 def test_each_rank_has_a_place_or_a_reason() -> None:
@@ -119,4 +124,6 @@ def test_a_job_that_is_not_there_is_told(
 
 def test_help_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stacks", "--help"]) == 0
-    assert "Usage: hvdrun stacks" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "Usage: hvdrun stacks [OPTIONS] [JOB]" in page
+    assert "by the beginning of its name" in page
