@@ -102,6 +102,8 @@ class Line(NamedTuple):
 class Tail:
     """The last lines of one stream, and of the last traceback the first lines, the last frame and the exception.
 
+    Of a traceback that Python joins to others, the first of them is kept as well: it is of the error that came first.
+
     Args:
         numbers: counts the lines of both streams.
     """
@@ -110,6 +112,8 @@ class Tail:
         self._numbers = numbers
         self._last: deque[Line] = deque(maxlen=_KEPT_LINES)
         self._traceback = _Traceback()
+        self._cause: _Traceback | None = None
+        self._between = 0  # lines of other tracebacks between that one and the last
 
     def add(self, lines: Sequence[bytes]) -> None:
         """Keep the last of these lines; of a progress bar only its last form.
@@ -128,16 +132,32 @@ class Tail:
         shown = _leave_out_noise(list(self._last))[-TAIL_LINES:]
         if shown:
             since = len(self._last) - self._last.index(shown[0])
-            for line in self._traceback.list_lines(self._traceback.length - since):
+            end = self._traceback.length - since
+            if self._cause is not None:
+                for line in self._cause.list_lines(self._cause.length + self._between + min(end, 0)):
+                    yield Line(shown[0].number, line)
+            for line in self._traceback.list_lines(end):
                 yield Line(shown[0].number, line)
         yield from shown
 
     def _note_traceback(self, lines: Sequence[bytes]) -> None:
-        begin = next((place for place in reversed(range(len(lines))) if begins_traceback(lines[place])), None)
-        if begin is not None:
-            self._traceback = _Traceback()
-        if begin is not None or self._traceback.length:
-            self._traceback.add(lines[begin or 0 :])
+        begin = 0
+        for place, line in enumerate(lines):
+            if begins_traceback(line):
+                self._continue_traceback(lines[begin:place])
+                if not self._traceback.keep_joint():
+                    self._cause = None
+                elif self._cause is None:
+                    self._cause, self._between = self._traceback, 0
+                else:
+                    self._between += self._traceback.length
+                self._traceback = _Traceback()
+                begin = place
+        self._continue_traceback(lines[begin:])
+
+    def _continue_traceback(self, lines: Sequence[bytes]) -> None:
+        if self._traceback.length or (lines and begins_traceback(lines[0])):
+            self._traceback.add(lines)
 
 
 class _Traceback:
@@ -151,6 +171,7 @@ class _Traceback:
         self._head: dict[int, bytes] = {}
         self._frame: dict[int, bytes] = {}
         self._has_ended = False  # with the line of the exception
+        self._newest: deque[bytes] = deque(maxlen=JOINT_LINES)
 
     def add(self, lines: Sequence[bytes]) -> None:
         """Take the next lines."""
@@ -166,6 +187,15 @@ class _Traceback:
             if self._has_ended or len(self._frame) < _FRAME_LINES:
                 self._frame[place] = _cut(line)
         self.length += len(lines)
+        self._newest.extend(lines[-JOINT_LINES:])
+
+    def keep_joint(self) -> bool:
+        """Keep the newest lines if Python has joined this traceback to the next one by them; whether it has."""
+        texts = [strip_margin(line).strip() for line in self._newest]
+        is_joined = self._has_ended and len(texts) == JOINT_LINES and texts[1] in JOINTS and not (texts[0] or texts[2])
+        if is_joined:
+            self._frame |= enumerate(self._newest, self.length - JOINT_LINES)
+        return is_joined
 
     def list_lines(self, end: int) -> Iterator[bytes]:
         """What is kept of its first `end` lines, with a mark where some are left out."""

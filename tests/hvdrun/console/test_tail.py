@@ -18,6 +18,7 @@ GROUP = [
     *(f"    | {line}" for line in FAILURE),
 ]
 
+JOINT = ["", "The above exception was the direct cause of the following exception:", ""]
 BOOTSTRAP = [
     f'  File "/lib/python3.11/threading.py", line {line} in {name}' for line, name in [(9, "run"), (2, "_bootstrap")]
 ]
@@ -78,6 +79,30 @@ def write_traceback(length: int) -> list[str]:
         ([CRASH, *MAIN, *THREAD_OF_HVDRUN[:-1]], [CRASH, *MAIN]),
         ([*FAILURE, *THREAD_OF_HVDRUN, *["after"] * 8], [*FAILURE[:-1], *FAILURE[-1:], *["after"] * 8]),
         ([*GROUP, *["after"] * 30], [*GROUP[5:], "  ...", *["after"] * TAIL_LINES]),
+        # Of joined tracebacks the first is of the error that came first.
+        (["x", *FAILURE, *JOINT, *FAILURE], [*FAILURE, *JOINT, *FAILURE]),
+        (["x", *FAILURE, *JOINT, *write_traceback(12)], [*FAILURE, *JOINT, *write_traceback(12)]),
+        (
+            [*write_traceback(40), *JOINT, *write_traceback(12), *["after"] * 30],
+            [
+                *write_traceback(40)[:HEAD_LINES],
+                "  ...",
+                "ValueError",
+                *JOINT,
+                *write_traceback(12),
+                "  ...",
+                *["after"] * TAIL_LINES,
+            ],
+        ),
+        (
+            [*FAILURE, *JOINT, *write_traceback(30), *JOINT, *write_traceback(12)],
+            [*FAILURE, *JOINT, "  ...", *write_traceback(12)],
+        ),
+        (
+            [*OF_A_RANK, *(f"[rank1]: {line}" for line in JOINT), *OF_A_RANK, *["after"] * TAIL_LINES],
+            [*OF_A_RANK, *(f"[rank1]: {line}" for line in JOINT), *OF_A_RANK, *["after"] * TAIL_LINES],
+        ),
+        ([*FAILURE, *JOINT, "x", *write_traceback(12)], write_traceback(12)),
     ],
 )
 def test_the_last_lines_are_shown_and_of_the_last_traceback_the_first_the_place_and_the_error(
