@@ -87,7 +87,8 @@ class Measured:
     def describe(self) -> str:
         """A line for a person."""
         megabytes = self.size // 1_000_000
-        what = f"all_reduce of {megabytes} MB by {self.backend}, {self.workers} workers: {self.seconds * 1000:.0f} ms"
+        workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        what = f"all_reduce of {megabytes} MB by {self.backend}, {workers}: {self.seconds * 1000:.0f} ms"
         slowest = self.slowest
         if slowest is None:
             return what
