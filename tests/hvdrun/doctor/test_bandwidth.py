@@ -128,6 +128,6 @@ def test_workers_of_one_host_are_measured(capfd: pytest.CaptureFixture[str]) -> 
     assert found["pairs"][0]["milliseconds"] > 0
 
 
-def test_a_single_worker_has_no_pair() -> None:
+def test_a_job_of_one_worker_measures_no_pair() -> None:
     found = Measured(Backend.GLOO, 64_000_000, 1, 0.001, ())
     assert found.describe() == "all_reduce of 64 MB by gloo, 1 worker: 1 ms"
