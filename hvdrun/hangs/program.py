@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from textwrap import shorten
 
 from hvdrun.errors import UsageError
 from hvdrun.hangs.errors import JobNotFoundError, JobNotRespondingError
@@ -12,6 +14,7 @@ from hvdrun.options.programs import STACKS
 
 INCOMPLETE = 3  # the exit code if a rank has not answered
 _LIMIT_SECONDS = 2.0
+_COMMAND_WIDTH = 40
 
 
 def run(words: Sequence[str]) -> tuple[str, int]:
@@ -46,11 +49,19 @@ def _choose(name: str) -> str:
     if not jobs:
         raise JobNotFoundError(name)
     if len(jobs) > 1:
-        raise UsageError(
-            f"{len(jobs)} jobs run on this machine ({', '.join(jobs)}): name one of them, as in hvdrun stacks "
-            f"{jobs[0]}."
-        )
+        listed = ", ".join(map(_describe, jobs))
+        raise UsageError(f"{len(jobs)} jobs run on this machine: {listed}: name one, as in hvdrun stacks {jobs[0]}.")
     return jobs[0]
+
+
+def _describe(job: str) -> str:
+    """The name of a job, with the first words of its command where it answers."""
+    document = None
+    with suppress(SilentJobError):
+        document = ask(job, _LIMIT_SECONDS)
+    if document is None:
+        return job
+    return f"{job} ({shorten(JobPlaces.decode(document).command, _COMMAND_WIDTH, placeholder=' ...')})"
 
 
 def _ask(job: str) -> str:

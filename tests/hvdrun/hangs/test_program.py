@@ -98,7 +98,13 @@ def test_all_answers_are_a_success(jobs: list[JobPlaces], capsys: pytest.Capture
     [
         ([], [], 1, "no job of this user runs on this machine: run hvdrun stacks where"),
         ([JOB], ["dead"], 1, "no job dead of this user runs on this machine: run hvdrun stacks"),
-        ([JOB, JobPlaces("beef", 1, "x")], [], 2, "2 jobs run on this machine (c0ffee, beef): name one of them, as in"),
+        (
+            [JOB, JobPlaces("beef", 1, "x " * 90), JobPlaces("dead", 31, "")],
+            [],
+            2,
+            "3 jobs run on this machine: c0ffee (python train.py), beef (x x x x x x x x x x x x x x x x x x ...), dead: "
+            "name one, as in hvdrun stacks c0ffee.",
+        ),
         ([JobPlaces("beef", 0, "x")], [], 1, "no job beef of this user runs on this machine"),
         (
             [JobPlaces("beef", 31, "")],
