@@ -102,8 +102,7 @@ def test_all_answers_are_a_success(jobs: list[JobPlaces], capsys: pytest.Capture
             [JOB, JobPlaces("beef", 1, "x " * 90), JobPlaces("dead", 31, "")],
             [],
             2,
-            "3 jobs run on this machine: c0ffee (python train.py), beef (x x x x x x x x x x x x x x x x x x ...), dead: "
-            "name one, as in hvdrun stacks c0ffee.",
+            "c0ffee (python train.py), beef (x x x x x x x x x x x x x x x x x x ...), dead: name one, as in hvdrun",
         ),
         ([JobPlaces("beef", 0, "x")], [], 1, "no job beef of this user runs on this machine"),
         (
