@@ -38,6 +38,7 @@ _AT_ONCE = 100  # idle connections that are begun before others have their turn
 _PAUSE_SECONDS = 0.01
 _DRIP_SECONDS = 0.05
 _PATIENCE_SECONDS = 1.0
+_ANSWER_SECONDS = 10.0  # of a socket that serves this user
 _NICE = 5
 
 
@@ -114,11 +115,16 @@ async def _come_again(address: str, port: int, done: Counter[str], kind: str, da
 
 
 def knock(path: str) -> None:
-    """See whether a Unix socket lets this user in."""
+    """See whether a Unix socket lets this user in; one without a file, to which all can connect, if it answers."""
     done = Counter({LET_IN: 0})
     with socket.socket(socket.AF_UNIX) as visitor, suppress(OSError):
-        visitor.connect(path.replace("@", "\0", 1) if path.startswith("@") else path)
-        done[LET_IN] += 1
+        if path.startswith("@"):
+            visitor.settimeout(_ANSWER_SECONDS)
+            visitor.connect(path.replace("@", "\0", 1))
+            done[LET_IN] += bool(visitor.recv(1))
+        else:
+            visitor.connect(path)
+            done[LET_IN] += 1
     _report(path, done)
 
 
