@@ -40,6 +40,7 @@ from rendezvous.core.model import Worker
 from rendezvous.core.outcome import (
     SIGNALS,
     TEMPORARY_FAILURE,
+    Blame,
     Cause,
     Outcome,
     blame_host,
@@ -266,13 +267,14 @@ def _judge_stopped(state: State, former: WorkerRecord, event: Exited) -> State:
 def _judge_late_end(state: State, former: WorkerRecord, event: Exited, outcome: Outcome) -> State:
     """A worker has ended after the outcome was decided: it may be the cause, or have failed because of it."""
     ended_itself = not (event.was_stopped or event.has_left) and not state.ends_well(event.returncode)
-    if not ended_itself and event.blame is None:
+    blame = _find_blame(former, event)
+    if not ended_itself and blame is None:
         return state
     if ended_itself:
         state = correct_end(state, _blame(former, event))
     if state.outcome is outcome:
-        has_failed = event.blame is not None or find_signal(event.returncode) is None
-        return state.with_follower(former.assignment.rank, event.blame) if has_failed else state
+        has_failed = blame is not None or find_signal(event.returncode) is None
+        return state.with_follower(former.assignment.rank, blame) if has_failed else state
     return state if outcome.rank is None else state.with_follower(outcome.rank, outcome.blame)
 
 
@@ -280,7 +282,14 @@ def _blame(former: WorkerRecord, event: Exited) -> Outcome:
     """This worker's failure as the outcome."""
     rank = former.assignment.rank
     outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=event.cannot_start)
-    return replace(outcome, message=event.message, blame=event.blame, evidence=event.evidence)
+    return replace(outcome, message=event.message, blame=_find_blame(former, event), evidence=event.evidence)
+
+
+def _find_blame(former: WorkerRecord, event: Exited) -> Blame | None:
+    """Which other part of the job made this worker fail; a worker that blames itself failed by itself."""
+    if event.blame is not None and event.blame.ranks == (former.assignment.rank,):
+        return None
+    return event.blame
 
 
 def _are_others_done(state: State, former: WorkerRecord) -> bool:
