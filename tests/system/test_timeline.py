@@ -90,3 +90,20 @@ def test_the_next_rank_0_continues_in_another_part(hvdrun: Launcher) -> None:
         assert "NEGOTIATE_ALLREDUCE" in texts
     page = hvdrun("timeline", "t.json", forks=True).stdout
     assert "t.json and 1 more" in page
+
+
+@pytest.mark.nightly
+def test_a_rank_0_that_cannot_write_the_timeline_trains_without_it(hvdrun: Launcher) -> None:
+    """The folder may be on the host of the first rank 0 alone."""
+    begins = 'hvd.start_timeline("t.json" if hvd.rank() == 0 else "missing/t.json")\n'
+    hvdrun.write("train.py", TRAIN.replace("hvd.init()\n", f"hvd.init()\n{begins}"))
+    running = hvdrun.start("-np", "3", "--min-np", "2", "--max-np", "3", "python", "train.py")
+    first = int(running.stdout.wait_for(r"0 (\d+) of 3$", 60)[1])
+    os.kill(first, signal.SIGKILL)
+    running.stdout.wait_for(rf"0 (?!{first})\d+ of [23]$", 60)
+    running.stdout.wait_for("0 .* of 3$", 60)
+    hvdrun.write("enough", "")
+    finished = running.wait()
+    assert finished.returncode == 0, finished.stderr
+    assert "missing/t.json cannot be written: No such file or directory" in finished.stderr
+    assert "failed" not in finished.stderr, finished.stderr

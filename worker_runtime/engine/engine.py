@@ -189,31 +189,26 @@ class Engine:
             self._record()
 
     def record(self, open_recorder: OpenRecorder | None) -> None:
-        """Record a timeline from now on, in each generation in which this worker is rank 0; None: no longer.
-
-        Raises:
-            OSError: the timeline cannot be written.
-        """
+        """Record a timeline from now on, in each generation in which this worker is rank 0; None: no longer."""
         self._open_recorder = open_recorder
         self._record()
 
     def _record(self) -> None:
         open_recorder, in_flight = self._open_recorder, self.in_flight
-        is_on = open_recorder is not None and self.rank == 0
-        if not is_on:
+        if open_recorder is None or self.rank != 0:
             in_flight.recorder = None
-        elif open_recorder is not None and in_flight.recorder is None:
+        elif in_flight.recorder is None:
             in_flight.recorder = open_recorder()
         self._record_waits()
         if in_flight.recorder is not None:
             in_flight.recorder.note(f"generation {self.generation}: {self.size} rank{'s' * (self.size > 1)}")
         if self.current.driver is not None and self.rank == 0:
-            self.current.driver.record(is_on=is_on)
+            self.current.driver.record(is_on=in_flight.recorder is not None)
 
     def _record_waits(self) -> None:
         """Note the waits of this rank's program, where a timeline is recorded; another rank than 0 sends them."""
         waits, recorder = self._waits, self.in_flight.recorder
-        if recorder is not None or self._open_recorder is None:
+        if self.rank == 0 or self._open_recorder is None:
             self._waits = recorder
         elif not isinstance(waits, WaitSender):
             self._waits = WaitSender(self._send_waits)

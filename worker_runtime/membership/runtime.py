@@ -4,6 +4,7 @@
 """
 
 import atexit
+import logging
 import os
 import sys
 import threading
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+_LOG = logging.getLogger("hvd")
 WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's job to meet; torch's default
 DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the notice that a peer has exited with 0
 
@@ -259,11 +261,13 @@ class Runtime:
         self._timeline.start(path, job, mark_cycles=mark_cycles)
         if self.is_late:
             return  # it may not be rank 0 of the others
-        try:
-            engine.record(self._open_recorder)
-        except OSError:
-            self._timeline.stop()
-            raise
+        if engine.rank == 0:
+            try:
+                self._timeline.open()
+            except OSError:
+                self._timeline.stop()
+                raise
+        engine.record(self._open_recorder)
 
     def stop_timeline(self) -> None:
         """Record no longer. Does nothing where no timeline is recorded.
@@ -274,9 +278,17 @@ class Runtime:
         self.engine.record(None)
         self._timeline.stop()
 
-    def _open_recorder(self) -> OperationRecorder:
+    def _open_recorder(self) -> OperationRecorder | None:
+        """The recorder of rank 0; None, with a warning, where it cannot write the file: the job continues without."""
         choice = self._choice
-        return OperationRecorder(self._timeline.open(), lambda device: choice.of(device).value)
+        try:
+            recorder = self._timeline.open()
+        except OSError as error:
+            _LOG.warning(
+                "no timeline is recorded from here on: %s cannot be written: %s", error.filename, error.strerror
+            )
+            return None
+        return OperationRecorder(recorder, lambda device: choice.of(device).value)
 
     def _enter(self, world: _World) -> None:
         """Be a member; a timeline continues."""
