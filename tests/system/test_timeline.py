@@ -105,5 +105,4 @@ def test_a_rank_0_that_cannot_write_the_timeline_trains_without_it(hvdrun: Launc
     hvdrun.write("enough", "")
     finished = running.wait()
     assert finished.returncode == 0, finished.stderr
-    assert "missing/t.json cannot be written: No such file or directory" in finished.stderr
-    assert "failed" not in finished.stderr, finished.stderr
+    assert finished.stderr.count("missing/t.json cannot be written: No such file or directory") == 1

@@ -279,14 +279,15 @@ class Runtime:
         self._timeline.stop()
 
     def _open_recorder(self) -> OperationRecorder | None:
-        """The recorder of rank 0; None, with a warning, where it cannot write the file: the job continues without."""
+        """The recorder of rank 0; None, after one warning, where it cannot write the file: the job continues."""
+        if not self._timeline.is_wanted:
+            return None
         choice = self._choice
         try:
             recorder = self._timeline.open()
         except OSError as error:
-            _LOG.warning(
-                "no timeline is recorded from here on: %s cannot be written: %s", error.filename, error.strerror
-            )
+            self._timeline.stop()
+            _LOG.warning("the timeline ends: %s cannot be written: %s", error.filename, error.strerror)
             return None
         return OperationRecorder(recorder, lambda device: choice.of(device).value)
 
