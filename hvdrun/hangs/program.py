@@ -57,7 +57,7 @@ def _choose(name: str) -> str:
 def _describe(job: str) -> str:
     """The name of a job, with the first words of its command where it answers."""
     document = None
-    with suppress(SilentJobError):
+    with suppress(SilentJobError):  # then its name has to do
         document = ask(job, _LIMIT_SECONDS)
     if document is None:
         return job

@@ -4,7 +4,6 @@
 """
 
 import atexit
-import logging
 import os
 import sys
 import threading
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
-_LOG = logging.getLogger("hvd")
 WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's job to meet; torch's default
 DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the notice that a peer has exited with 0
 
@@ -279,17 +277,8 @@ class Runtime:
         self._timeline.stop()
 
     def _open_recorder(self) -> OperationRecorder | None:
-        """The recorder of rank 0; None, after one warning, where it cannot write the file: the job continues."""
-        if not self._timeline.is_wanted:
-            return None
-        choice = self._choice
-        try:
-            recorder = self._timeline.open()
-        except OSError as error:
-            self._timeline.stop()
-            _LOG.warning("the timeline ends: %s cannot be written: %s", error.filename, error.strerror)
-            return None
-        return OperationRecorder(recorder, lambda device: choice.of(device).value)
+        choice, recorder = self._choice, self._timeline.open_again()
+        return None if recorder is None else OperationRecorder(recorder, lambda device: choice.of(device).value)
 
     def _enter(self, world: _World) -> None:
         """Be a member; a timeline continues."""

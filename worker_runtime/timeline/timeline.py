@@ -1,8 +1,11 @@
 """Which timeline this process is to write, wherever it is rank 0, and the recorder that writes it."""
 
+import logging
 from pathlib import Path
 
 from worker_runtime.timeline.recorder import Recorder
+
+_LOG = logging.getLogger("hvd")
 
 
 class Timeline:
@@ -42,3 +45,14 @@ class Timeline:
         if self._recorder is None:
             self._recorder = Recorder(self._path, self._job, mark_cycles=self._mark_cycles)
         return self._recorder
+
+    def open_again(self) -> Recorder | None:
+        """The recorder of a process that has become rank 0; None, after one warning, if it cannot write the file."""
+        if not self.is_wanted:
+            return None
+        try:
+            return self.open()
+        except OSError as error:
+            self.stop()
+            _LOG.warning("the timeline ends: %s cannot be written: %s", error.filename, error.strerror)
+            return None
