@@ -138,6 +138,11 @@ class CostsPlugin:
         self._began: float | None = None  # processor seconds before the test file under way
         self._skipped_files: set[str] = set()
 
+    @property
+    def files(self) -> Mapping[str, float]:
+        """Processor seconds per file, so far."""
+        return self._costs.files
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
@@ -146,11 +151,21 @@ class CostsPlugin:
         if self._began is None:
             self._began = read_processor_seconds()
         result = yield
-        if nextitem is None or nextitem.path != item.path:
+        if nextitem is not None and nextitem.path != item.path:
+            self._add_file(item)
+        return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Measure the last file before what all files share is torn down: the ranks of a pool end, for seconds."""
+        if nextitem is None:
+            self._add_file(item)
+
+    def _add_file(self, item: pytest.Item) -> None:
+        if self._began is not None:
             now = read_processor_seconds()
             self._costs.files[name_file(item)] += max(0.0, now - self._began)
             self._began = now
-        return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.costs import BUDGETS, Budgets, Costs, read_shard
+from tests.costs import BUDGETS, Budgets, Costs, CostsPlugin, read_shard
 from tests.house import parts
 from tests.house.sources import ROOT, read_sources
 from tests.system import leftovers
@@ -41,6 +41,18 @@ def test_a_file_over_its_budget_is_shown_and_fails_over_twice_of_it() -> None:
     costs = {"tests/dear.py": 41.0, "tests/cheap.py": 17.0, "tests/cheaper.py": 7.0}
     assert sorted(TEST.find_exceeded(costs)) == ["tests/cheap.py", "tests/dear.py"]
     assert list(TEST.find_exceeded(costs, factor=2)) == ["tests/cheap.py"]
+
+
+def test_the_end_of_shared_ranks_costs_no_file(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    seconds = iter([1.0, 4.0, 20.0])
+    monkeypatch.setattr("tests.costs.read_processor_seconds", lambda: next(seconds))
+    plugin = CostsPlugin(None)
+    test = plugin.pytest_runtest_protocol(request.node, None)
+    next(test)
+    plugin.pytest_runtest_teardown(request.node, None)
+    with pytest.raises(StopIteration):
+        test.send(None)
+    assert plugin.files == {"tests/house/test_costs.py": 3.0}
 
 
 def test_each_listed_budget_is_of_a_file_and_has_a_reason() -> None:

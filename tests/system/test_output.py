@@ -83,7 +83,12 @@ def test_a_full_disk_is_an_error_though_all_workers_exit_with_0(hvdrun: Launcher
 
 def test_the_log_has_what_hvdrun_and_its_agents_say_with_time_level_host_and_job(hvdrun: Launcher) -> None:
     words = ("-np", "2", "--log-level", "debug", "--log-file", "log", "--log-format", "json", "--max-restarts", "1")
-    finished = hvdrun(*words, "sh", "-c", "[ $HOROVOD_RANK = 0 ] || exit 3; sleep 60")
+    script = """
+[ $HOROVOD_RANK = 0 ] && exec sleep 60
+[ -e second ] && until grep -q "run again" log; do sleep 0.1; done
+touch second; exit 3
+"""
+    finished = hvdrun(*words, "sh", "-c", script)
     assert finished.returncode == 3
     records = [json.loads(line) for line in (hvdrun.directory / "log").read_text().splitlines()]
     said = [line.removeprefix("hvdrun: ") for line in finished.stderr.splitlines() if line.startswith("hvdrun: ")]
