@@ -1807,6 +1807,7 @@ class AgentMessage(_message.Message):
     EXAMINED_FIELD_NUMBER: _builtins.int
     STACKS_FIELD_NUMBER: _builtins.int
     WAITS_REPORTED_FIELD_NUMBER: _builtins.int
+    ACCOUNTS_REPORTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___Output: ...
     @_builtins.property
@@ -1835,6 +1836,8 @@ class AgentMessage(_message.Message):
     def stacks(self) -> Global___Stacks: ...
     @_builtins.property
     def waits_reported(self) -> Global___WaitsReported: ...
+    @_builtins.property
+    def accounts_reported(self) -> Global___AccountsReported: ...
     def __init__(
         self,
         *,
@@ -1852,12 +1855,13 @@ class AgentMessage(_message.Message):
         examined: Global___Examined | None = ...,
         stacks: Global___Stacks | None = ...,
         waits_reported: Global___WaitsReported | None = ...,
+        accounts_reported: Global___AccountsReported | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "stacks", b"stacks", "started", b"started", "taken", b"taken", "waits_reported", b"waits_reported", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accounts_reported", b"accounts_reported", "addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "stacks", b"stacks", "started", b"started", "taken", b"taken", "waits_reported", b"waits_reported", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "stacks", b"stacks", "started", b"started", "taken", b"taken", "waits_reported", b"waits_reported", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts_reported", b"accounts_reported", "addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "stacks", b"stacks", "started", b"started", "taken", b"taken", "waits_reported", b"waits_reported", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed", "started", "examined", "stacks", "waits_reported"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed", "started", "examined", "stacks", "waits_reported", "accounts_reported"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1909,6 +1913,158 @@ class WaitsReported(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WaitsReported: _TypeAlias = WaitsReported  # noqa: Y015
+
+@_typing.final
+class AccountsReported(_message.Message):
+    """The accounts of workers of one host; a later one of the same worker replaces an earlier one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCOUNTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def accounts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Account]: ...
+    def __init__(
+        self,
+        *,
+        accounts: _abc.Iterable[Global___Account] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AccountsReported: _TypeAlias = AccountsReported  # noqa: Y015
+
+@_typing.final
+class Account(_message.Message):
+    """What the time of one worker was spent on, in seconds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    IS_MEASURED_FIELD_NUMBER: _builtins.int
+    HAS_ENDED_FIELD_NUMBER: _builtins.int
+    TOTAL_SECONDS_FIELD_NUMBER: _builtins.int
+    START_SECONDS_FIELD_NUMBER: _builtins.int
+    COMPUTE_SECONDS_FIELD_NUMBER: _builtins.int
+    WAITING_SECONDS_FIELD_NUMBER: _builtins.int
+    COMMUNICATION_SECONDS_FIELD_NUMBER: _builtins.int
+    COMMIT_SECONDS_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_SECONDS_FIELD_NUMBER: _builtins.int
+    RECOVERY_SECONDS_FIELD_NUMBER: _builtins.int
+    REPEATED_SECONDS_FIELD_NUMBER: _builtins.int
+    IDLE_SECONDS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    REPEATED_STEPS_FIELD_NUMBER: _builtins.int
+    WAITED_FOR_FIELD_NUMBER: _builtins.int
+    RECOVERIES_FIELD_NUMBER: _builtins.int
+    is_measured: _builtins.bool
+    """the worker has measured the parts"""
+    has_ended: _builtins.bool
+    total_seconds: _builtins.float
+    """from the start of its process until its end, or until now"""
+    start_seconds: _builtins.float
+    compute_seconds: _builtins.float
+    waiting_seconds: _builtins.float
+    communication_seconds: _builtins.float
+    commit_seconds: _builtins.float
+    checkpoint_seconds: _builtins.float
+    recovery_seconds: _builtins.float
+    repeated_seconds: _builtins.float
+    idle_seconds: _builtins.float
+    steps: _builtins.int
+    repeated_steps: _builtins.int
+    @_builtins.property
+    def worker(self) -> Global___WorkerId: ...
+    @_builtins.property
+    def waited_for(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitedFor]: ...
+    @_builtins.property
+    def recoveries(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecoveryTime]: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerId | None = ...,
+        is_measured: _builtins.bool = ...,
+        has_ended: _builtins.bool = ...,
+        total_seconds: _builtins.float = ...,
+        start_seconds: _builtins.float = ...,
+        compute_seconds: _builtins.float = ...,
+        waiting_seconds: _builtins.float = ...,
+        communication_seconds: _builtins.float = ...,
+        commit_seconds: _builtins.float = ...,
+        checkpoint_seconds: _builtins.float = ...,
+        recovery_seconds: _builtins.float = ...,
+        repeated_seconds: _builtins.float = ...,
+        idle_seconds: _builtins.float = ...,
+        steps: _builtins.int = ...,
+        repeated_steps: _builtins.int = ...,
+        waited_for: _abc.Iterable[Global___WaitedFor] | None = ...,
+        recoveries: _abc.Iterable[Global___RecoveryTime] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_seconds", b"checkpoint_seconds", "commit_seconds", b"commit_seconds", "communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "has_ended", b"has_ended", "idle_seconds", b"idle_seconds", "is_measured", b"is_measured", "recoveries", b"recoveries", "recovery_seconds", b"recovery_seconds", "repeated_seconds", b"repeated_seconds", "repeated_steps", b"repeated_steps", "start_seconds", b"start_seconds", "steps", b"steps", "total_seconds", b"total_seconds", "waited_for", b"waited_for", "waiting_seconds", b"waiting_seconds", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Account: _TypeAlias = Account  # noqa: Y015
+
+@_typing.final
+class WaitedFor(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    seconds: _builtins.float
+    """in which the worker waited for it"""
+    steps: _builtins.int
+    """in which it was the last to ask for an operation"""
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rank", b"rank", "seconds", b"seconds", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitedFor: _TypeAlias = WaitedFor  # noqa: Y015
+
+@_typing.final
+class RecoveryTime(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REFORM_SECONDS_FIELD_NUMBER: _builtins.int
+    STATE_SECONDS_FIELD_NUMBER: _builtins.int
+    REPLAY_SECONDS_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """in which the worker continues"""
+    reform_seconds: _builtins.float
+    state_seconds: _builtins.float
+    replay_seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        reform_seconds: _builtins.float = ...,
+        state_seconds: _builtins.float = ...,
+        replay_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "reform_seconds", b"reform_seconds", "replay_seconds", b"replay_seconds", "state_seconds", b"state_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecoveryTime: _TypeAlias = RecoveryTime  # noqa: Y015
 
 @_typing.final
 class Examined(_message.Message):

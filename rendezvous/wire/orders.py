@@ -11,6 +11,7 @@ from enum import IntEnum
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, Worker
 from rendezvous.wire import Filled
+from rendezvous.wire.accounts import AccountsReported
 from rendezvous.wire.hangs import AskStacks, GiveUp, Stacks, WaitsReported
 
 SERVER_NAME = "rendezvous.hvdrun"
@@ -377,6 +378,7 @@ AgentMessage = (
     | Examined
     | Stacks
     | WaitsReported
+    | AccountsReported
     | Addresses
     | ProbeResults
     | Written

@@ -16,6 +16,7 @@ from rendezvous.core.reports import (
     Report,
 )
 from rendezvous.wire import codec
+from rendezvous.wire.accounts import Account, AccountsReported, RecoveryTime, WaitedFor
 from rendezvous.wire.hangs import AskStacks, GiveUp, Stacks, WaitsReported
 from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, SequencerFailed
 from rendezvous.wire.orders import (
@@ -152,6 +153,12 @@ orders: st.SearchStrategy[Order] = st.one_of(
 )
 listenings = st.builds(Listening, words, endpoints, numbers, numbers)
 proofs = st.builds(Proof, names, names, names, seconds)
+waited_for = st.lists(st.builds(WaitedFor, numbers, seconds, numbers), max_size=3).map(tuple)
+recovery_times = st.builds(RecoveryTime, numbers, seconds, seconds, seconds)
+recoveries = st.lists(recovery_times, max_size=3).map(tuple)
+accounts = st.builds(
+    Account, workers, st.booleans(), st.booleans(), *[seconds] * 10, numbers, numbers, waited_for, recoveries
+)
 agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
     st.builds(Output, workers, st.sampled_from(OutputStream), st.binary()),
     st.builds(Remark, texts),
@@ -167,6 +174,7 @@ agent_messages: st.SearchStrategy[AgentMessage] = st.one_of(
     st.builds(Examined, names),
     st.builds(Stacks, numbers, names),
     st.builds(WaitsReported, names),
+    st.builds(AccountsReported, st.lists(accounts, max_size=3).map(tuple)),
 )
 agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers, numbers)
 agents_admitted = st.builds(AgentAdmitted, st.sampled_from(Admission), texts)
