@@ -29,17 +29,21 @@ class StackReader:
 
     def answer(self, order: AskStacks) -> None:
         """Answer this order in a task."""
-        start_task(self._read(order.number), "ask the workers where they are", self._tasks)
+        start_task(self._read(order), "ask the workers where they are", self._tasks)
 
     async def close(self) -> None:
         """Answer no more."""
         await cancel_and_wait(self._tasks)
 
-    async def _read(self, number: int) -> None:
+    async def _read(self, order: AskStacks) -> None:
         from hvdrun.agent.stacks import take_stacks  # noqa: PLC0415 - most jobs do without it
 
         async with self._asking:
             workers = self._list_workers()
             stacks: dict[Worker, Stack] = await in_thread(partial(take_stacks, workers, LIMIT_SECONDS))
+            if order.native:
+                from hvdrun.agent.native_frames import add_native_frames  # noqa: PLC0415 - only on request
+
+                stacks = await in_thread(partial(add_native_frames, stacks))
         found = [WorkerStack(worker.slot.index, worker.incarnation, stack) for worker, stack in stacks.items()]
-        self._tell(Stacks(number, encode_stacks(found)))
+        self._tell(Stacks(order.number, encode_stacks(found)))

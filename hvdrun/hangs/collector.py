@@ -9,6 +9,7 @@ from rendezvous.wire.hangs import AskStacks, Stacks
 from rendezvous.wire.orders import Order
 
 ANSWER_SECONDS = 1.7  # an agent gives its workers a second; hvdrun stacks promises 2 s for all
+NATIVE_SECONDS = 30.0  # py-spy takes tenths of a second for each worker, on a busy host seconds
 
 
 class StackCollector:
@@ -24,15 +25,18 @@ class StackCollector:
         self._answers: dict[tuple[int, str], asyncio.Future[tuple[WorkerStack, ...]]] = {}
 
     async def collect(
-        self, hosts: Collection[str], limit_seconds: float = ANSWER_SECONDS
+        self, hosts: Collection[str], limit_seconds: float = ANSWER_SECONDS, *, is_native: bool = False
     ) -> dict[str, tuple[WorkerStack, ...]]:
-        """Where the workers of each host are; without the hosts that have not answered in time."""
+        """Where the workers of each host are; without the hosts that have not answered in time.
+
+        is_native: with frames of C and C++.
+        """
         number, loop = next(self._numbers), asyncio.get_running_loop()
         waiting = {host: loop.create_future() for host in hosts}
         self._answers |= {(number, host): future for host, future in waiting.items()}
         try:
             for host in hosts:
-                self._send(host, AskStacks(number))
+                self._send(host, AskStacks(number, is_native))
             if waiting:
                 await asyncio.wait(waiting.values(), timeout=limit_seconds)
         finally:

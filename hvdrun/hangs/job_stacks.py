@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from hvdrun.hangs.collector import StackCollector
+from hvdrun.hangs.collector import ANSWER_SECONDS, NATIVE_SECONDS, StackCollector
 from hvdrun.hangs.places import JobPlaces, RankPlace, find_places
 from hvdrun.hangs.questions import QuestionServer
 from hvdrun.spec.redaction import redact_command
@@ -50,13 +50,17 @@ class JobStacks:
         """Take the answer of a host."""
         self._collector.note(host, message)
 
-    async def find(self, chosen: Collection[int] | None = None) -> tuple[RankPlace, ...]:
-        """Where these ranks are, in their order; None: all."""
+    async def find(self, chosen: Collection[int] | None = None, *, is_native: bool = False) -> tuple[RankPlace, ...]:
+        """Where these ranks are, in their order; None: all.
+
+        is_native: with frames of C and C++.
+        """
         ranks = {worker: rank for worker, rank in self._list_ranks().items() if chosen is None or rank in chosen}
         begun = self._list_hosts()
         hosts = [host for host in dict.fromkeys(worker.slot.host for worker in ranks) if host in begun]
-        return find_places(ranks, await self._collector.collect(hosts), hosts)
+        limit_seconds = NATIVE_SECONDS if is_native else ANSWER_SECONDS
+        return find_places(ranks, await self._collector.collect(hosts, limit_seconds, is_native=is_native), hosts)
 
-    async def _describe(self) -> str:
+    async def _describe(self, *, is_native: bool) -> str:
         command = " ".join(redact_command(self._command))
-        return JobPlaces(self._job, os.getpid(), command, await self.find()).encode()
+        return JobPlaces(self._job, os.getpid(), command, await self.find(is_native=is_native)).encode()

@@ -95,7 +95,7 @@ def _fold(places: Sequence[RankPlace]) -> list[list[RankPlace]]:
     """The places with equal stacks, or equal reasons, together."""
     folded: dict[object, list[RankPlace]] = {}
     for each in places:
-        folded.setdefault((each.stack.frames, each.stack.obstacle), []).append(each)
+        folded.setdefault((each.stack.frames, each.stack.obstacle, each.stack.remark), []).append(each)
     return list(folded.values())
 
 
@@ -107,12 +107,14 @@ def _render_stack(stack: Stack) -> Iterator[str]:
     if len(shown) > _MOST_FRAMES:
         least = "at least " if len(stack.frames) == _MOST_ANSWERED else ""
         yield f"... and {least}{len(shown) - _MOST_FRAMES} more"
+    if stack.remark:
+        yield f"({stack.remark})"
 
 
 def _skip_runtime(frames: Sequence[Frame]) -> Iterator[Frame | str]:
-    """The frames without those inside a call of hvdrun."""
+    """The frames without those inside a call of hvdrun; with native frames all."""
     first = 0
-    if Stack(0, tuple(frames)).is_in_runtime:
+    if not any(frame.is_native for frame in frames) and Stack(0, tuple(frames)).is_in_runtime:
         first = next(place for place, frame in enumerate(frames) if frame.is_program or place == len(frames) - 1)
         yield "in a call of hvdrun, which waits for other ranks"
     yield from frames[first:]

@@ -14,6 +14,7 @@ from hvdrun.options.programs import STACKS
 
 INCOMPLETE = 3  # the exit code if a rank has not answered
 _LIMIT_SECONDS = 2.0
+_NATIVE_LIMIT_SECONDS = 35.0
 _COMMAND_WIDTH = 40
 
 
@@ -28,7 +29,7 @@ def run(words: Sequence[str]) -> tuple[str, int]:
         from hvdrun.options.pages import render_program_help  # noqa: PLC0415 - few ask for it
 
         return render_program_help(STACKS), 0
-    found = JobPlaces.decode(_ask(_choose(str(given.get("job", "")))))
+    found = JobPlaces.decode(_ask(_choose(str(given.get("job", ""))), is_native="native" in given))
     page = render(found)
     if "json" in given:
         page = json.dumps({"version": 1, **asdict(found)}, indent=1)
@@ -64,11 +65,12 @@ def _describe(job: str) -> str:
     return f"{job} ({shorten(JobPlaces.decode(document).command, _COMMAND_WIDTH, placeholder=' ...')})"
 
 
-def _ask(job: str) -> str:
+def _ask(job: str, *, is_native: bool) -> str:
+    limit_seconds = _NATIVE_LIMIT_SECONDS if is_native else _LIMIT_SECONDS
     try:
-        document = ask(job, _LIMIT_SECONDS)
+        document = ask(job, limit_seconds, is_native=is_native)
     except SilentJobError as error:
-        raise JobNotRespondingError(job, _LIMIT_SECONDS, error.pid) from None
+        raise JobNotRespondingError(job, limit_seconds, error.pid) from None
     if document is None:
         raise JobNotFoundError(job)
     return document

@@ -2,7 +2,7 @@
 
 Each hvdrun listens at a Unix socket without a file (in Linux's abstract namespace), whose name has the user and the
 job. So it leaves nothing behind, however it ends. Each side asks the kernel for the other's user, since any user can
-take such a name, and can connect to it. A client sends nothing, and reads one JSON document.
+take such a name, and can connect to it. A client sends one byte, its question, and reads one JSON document.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ _CREDENTIALS = struct.Struct("3i")  # the kernel's ucred: pid, uid, gid
 _NAMES = Path("/proc/net/unix")
 _NAME_COLUMN = 7
 _CHUNK_BYTES = 64 * 1024
+_STACKS, _NATIVE_STACKS = b"s", b"n"
+_QUESTION_SECONDS = 5.0
 
 
 def _make_lead(user: int) -> str:
@@ -37,10 +39,10 @@ class QuestionServer:
 
     Args:
         job: its name.
-        answer: makes the document.
+        answer: makes the document; `is_native`: with frames of C and C++.
     """
 
-    def __init__(self, job: str, answer: Callable[[], Awaitable[str]]) -> None:
+    def __init__(self, job: str, answer: Callable[..., Awaitable[str]]) -> None:
         self._job = job
         self._answer = answer
         self._listener: socket.socket | None = None
@@ -77,8 +79,13 @@ class QuestionServer:
         with contextlib.suppress(OSError):  # the client has gone
             connection.setblocking(False)  # noqa: FBT003 - socket's signature
             _, user = _read_peer(connection)
-            if user in {os.geteuid(), 0}:
-                await asyncio.get_running_loop().sock_sendall(connection, (await self._answer()).encode())
+            if user not in {os.geteuid(), 0}:
+                return
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(_QUESTION_SECONDS):
+                question = await loop.sock_recv(connection, 1)
+            document = await self._answer(is_native=question == _NATIVE_STACKS)
+            await loop.sock_sendall(connection, document.encode())
 
 
 def list_jobs() -> list[str]:
@@ -101,8 +108,10 @@ class SilentJobError(Exception):
         self.pid = pid
 
 
-def ask(job: str, limit_seconds: float) -> str | None:
+def ask(job: str, limit_seconds: float, *, is_native: bool = False) -> str | None:
     """The document of a job; None if it has ended, or is another user's.
+
+    is_native: with frames of C and C++.
 
     Raises:
         SilentJobError: it does not answer in time.
@@ -115,6 +124,7 @@ def ask(job: str, limit_seconds: float) -> str | None:
             pid, user = _read_peer(connection)
             if user != os.geteuid():
                 return None
+            connection.sendall(_NATIVE_STACKS if is_native else _STACKS)
             chunks = []
             while chunk := connection.recv(_CHUNK_BYTES):
                 chunks.append(chunk)

@@ -146,6 +146,12 @@ STACKS = Program(
     "goes on. Exit codes: 0 all ranks have answered; 1 there is no such job, or its hvdrun does not answer; 2 wrong "
     "use; 3 a rank did not answer, and the page says why.",
     (
+        Option(
+            "--native",
+            "native",
+            "With the frames of C and C++, as far as py-spy is installed on the hosts. It stops each worker for some "
+            "tenths of a second.",
+        ),
         Option("--json", "json", "Print all frames as JSON."),
         _HELP,
     ),

@@ -20,12 +20,14 @@ class Frame:
     """One call.
 
     file, line, function: of the code that runs. text: its line; "" where it is not known.
+    is_native: the code is C or C++; then the file is its library, and the line is 0.
     """
 
     file: str
     line: int
     function: str
     text: str = ""
+    is_native: bool = False
 
     @property
     def is_runtime(self) -> bool:
@@ -40,11 +42,13 @@ class Frame:
 
     @property
     def is_program(self) -> bool:
-        """The frame is of the user's own code: neither Python's, nor an installed package's, nor hvdrun's."""
-        return not (self.is_python or _PACKAGES.search(self.file) or self.is_runtime)
+        """The frame is of the user's own Python code: not of Python, an installed package, or hvdrun."""
+        return not (self.is_native or self.is_python or _PACKAGES.search(self.file) or self.is_runtime)
 
     def __str__(self) -> str:
-        """The frame in a few words: `train.py:88 in load: q.get()`."""
+        """The frame in a few words: `train.py:88 in load: q.get()`, or `pthread_cond_wait in libc.so.6`."""
+        if self.is_native:
+            return f"{self.function} in {Path(self.file).name}"
         text = self.text
         if len(text) > _MOST_CHARACTERS:
             text = f"{text[: _MOST_CHARACTERS - 1]}…"
@@ -60,11 +64,13 @@ class Stack:
 
     pid: of the process. frames: of its main thread, the innermost first; empty where they are not known.
     obstacle: why they are not; "" if they are.
+    remark: what else is to be said.
     """
 
     pid: int
     frames: tuple[Frame, ...] = ()
     obstacle: str = ""
+    remark: str = ""
 
     @property
     def place(self) -> Frame | None:

@@ -11,9 +11,11 @@ class AskStacks:
     """Report where the workers of this host are.
 
     number: comes back in the answer.
+    native: with frames of C and C++, as far as the host has what reads them.
     """
 
     number: int
+    native: bool = False
 
 
 @dataclass(frozen=True, slots=True)

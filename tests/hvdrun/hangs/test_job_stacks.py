@@ -1,6 +1,7 @@
 """A launcher collects where its workers are, and answers `hvdrun stacks` of its user."""
 
 import asyncio
+import json
 import os
 import socket
 from functools import partial
@@ -73,14 +74,27 @@ async def test_a_job_answers_its_user() -> None:
 
 
 @in_loop
+async def test_a_question_asks_for_native_frames() -> None:
+    async def answer(*, is_native: bool) -> str:
+        return json.dumps(is_native)
+
+    name = make_name()
+    server = QuestionServer(name, answer)
+    server.open()
+    answers = [await in_thread(partial(ask, name, 10.0, is_native=native)) for native in (False, True)]
+    await server.close()
+    assert answers == ["false", "true"]
+
+
+@in_loop
 async def test_some_ranks_are_found_alone() -> None:
     assert [each.rank for each in await make_job(make_name()).find({1})] == [1]
 
 
 @in_loop
 async def test_another_user_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answer() -> str:
-        return "{}"
+    async def answer(*, is_native: bool) -> str:
+        return json.dumps(is_native)
 
     name = make_name()
     server = QuestionServer(name, answer)
@@ -103,9 +117,9 @@ def test_a_job_that_does_not_answer_is_named() -> None:
 
 @in_loop
 async def test_a_second_server_of_a_name_does_without() -> None:
-    async def answer() -> str:
+    async def answer(*, is_native: bool) -> str:
         await asyncio.sleep(0)
-        return "{}"
+        return json.dumps(is_native)
 
     name = make_name()
     servers = [QuestionServer(name, answer) for _ in range(2)]

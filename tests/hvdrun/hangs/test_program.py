@@ -1,6 +1,7 @@
 """The command line of `hvdrun stacks`, and its page."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +43,17 @@ def test_a_job_travels_unchanged() -> None:
     assert JobPlaces.decode(JOB.encode()) == JOB
 
 
+def test_native_frames_are_shown_within_calls_of_hvdrun_too() -> None:
+    native = Frame("/lib/libc.so.6", 0, "poll", is_native=True)
+    stack = Stack(1, (native, WAIT, MAIN), remark="py-spy says more")
+    assert render(JobPlaces("c0ffee", 12, "x", (RankPlace(0, "a", stack),))).splitlines()[2:] == [
+        "  poll in libc.so.6",
+        "  engine.py:5 in wait: wait()",
+        "  train.py:9 in main: step()",
+        "  (py-spy says more)",
+    ]
+
+
 def test_a_deep_stack_is_cut() -> None:
     deep = JobPlaces("c0ffee", 12, "x", (RankPlace(0, "a", Stack(1, (LOAD,) * 90)),))
     assert render(deep).splitlines()[-1] == "  ... and 60 more"
@@ -68,10 +80,12 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[JobPlaces]:
     """The jobs that run on this machine."""
     jobs = [JOB]
 
-    def ask(name: str, _: float) -> str | None:
+    def ask(name: str, _: float, *, is_native: bool = False) -> str | None:
         (job,) = (job for job in jobs if job.job == name)
         if not job.command:
             raise SilentJobError(job.pid)
+        if is_native:
+            job = replace(job, command="native")
         return job.encode() if job.pid else None
 
     monkeypatch.setattr(program, "list_jobs", lambda: [job.job for job in jobs])
@@ -83,6 +97,12 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[JobPlaces]:
 def test_the_only_job_needs_no_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stacks"]) == 3  # a rank did not answer
     assert capsys.readouterr().out == PAGE
+
+
+@pytest.mark.usefixtures("jobs")
+def test_native_frames_come_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stacks", "--native"]) == 3
+    assert capsys.readouterr().out.splitlines()[0] == "job c0ffee, hvdrun 12: native"
 
 
 def test_all_answers_are_a_success(jobs: list[JobPlaces], capsys: pytest.CaptureFixture[str]) -> None:

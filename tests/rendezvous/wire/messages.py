@@ -145,7 +145,7 @@ orders: st.SearchStrategy[Order] = st.one_of(
     st.builds(PassOn, st.integers(1, 64)),
     st.builds(Input, st.binary()),
     st.builds(Wait, st.none() | seconds),
-    st.builds(AskStacks, numbers),
+    st.builds(AskStacks, numbers, st.booleans()),
     st.builds(GiveUp, workers, texts),
     st.builds(Examine, words, st.booleans(), st.booleans()),
     st.builds(ListAddresses, st.binary(min_size=1), names),
