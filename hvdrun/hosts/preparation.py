@@ -3,10 +3,12 @@
 If workers run on this machine, what they need is checked here.
 """
 
-from collections.abc import Callable, Iterable
+import errno
+import os
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from hvdrun.errors import DirectoryNotFoundError, OtherUserError
+from hvdrun.errors import DirectoryNotFoundError, LaunchError, OtherUserError
 from hvdrun.spec.command import (
     LookupContext,
     choose_agent_interpreter,
@@ -16,10 +18,11 @@ from hvdrun.spec.command import (
     resolve_command,
 )
 from hvdrun.spec.hosts import LOCALHOST, HostList
-from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.jobspec import JobSpec, Workers
 from hvdrun.startup.paths import find_fault
 from hvdrun.transport.account import name_user
 
+_DYNAMIC = "DYNAMIC"  # in place of a file: the program calls start_timeline()
 _LOOKUPS = 32  # at the same time: a name that no server knows takes seconds
 
 IsLocal = Callable[[str], bool]
@@ -137,12 +140,13 @@ def find_remote(hosts: Iterable[str], is_local: IsLocal | None = None) -> frozen
         return frozenset(host for host, is_here in zip(named, answers, strict=True) if not is_here)
 
 
-def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
+def check_here(spec: JobSpec, hosts: Collection[str]) -> None:
     """Check what workers on this machine, under these names, need.
 
     Raises:
         DirectoryNotFoundError: the working directory does not exist, or is no folder, or is closed to this user.
         OtherUserError: the host is named with another user.
+        LaunchError: the file of the timeline cannot be written.
     """
     for host in hosts:
         user = spec.remote.users.get(host)
@@ -151,6 +155,28 @@ def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
     directory = spec.workers.directory
     if (fault := find_fault(directory)) is not None:
         raise DirectoryNotFoundError(directory, fault)
+    if spec.workers.hosts and spec.workers.hosts[0].name in hosts:  # rank 0 is there
+        check_timeline(spec.workers)
+
+
+def check_timeline(workers: Workers) -> None:
+    """Check the file of `--timeline`, which rank 0 is to write on this machine.
+
+    Raises:
+        LaunchError: it cannot be written.
+    """
+    if workers.timeline is None or workers.timeline.upper() == _DYNAMIC:
+        return
+    path = workers.directory / workers.timeline
+    fault = 0
+    if path.is_dir():
+        fault = errno.EISDIR
+    elif not path.parent.is_dir():
+        fault = errno.ENOENT
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        fault = errno.EACCES
+    if fault:
+        raise LaunchError(f"{str(path)!r} of --timeline cannot be written: {os.strerror(fault)}: name another file.")
 
 
 def explain_interpreter(spec: JobSpec, command: tuple[str, ...], context: LookupContext) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from hvdrun.errors import CommandNotFoundError, DirectoryNotFoundError, OtherUserError, ScriptNotFoundError
+from hvdrun.errors import CommandNotFoundError, DirectoryNotFoundError, LaunchError, OtherUserError, ScriptNotFoundError
 from hvdrun.hosts.preparation import add_hosts, find_remote, prepare
 from hvdrun.spec.command import LookupContext
 from hvdrun.spec.hosts import HostList
@@ -92,6 +92,19 @@ def test_a_program_that_is_missing_here_matters_only_where_workers_run_here(
     with pytest.raises(error, match=r"no-such-program|missing|is no folder"):
         prepare(asked, context, is_here)
     prepare(with_fields(asked, hosts=(Host("there", 4),)), context, is_here)
+
+
+@pytest.mark.parametrize(
+    ("timeline", "fault"), [("bin", "Is a directory"), ("absent/t.json", "No such file or directory")]
+)
+def test_a_timeline_that_rank_0_cannot_write_here_is_refused(
+    timeline: str, fault: str, spec: JobSpec, context: LookupContext
+) -> None:
+    with pytest.raises(LaunchError, match=f"of --timeline cannot be written: {fault}"):
+        prepare(with_fields(spec, timeline=timeline), context, is_here)
+    prepare(with_fields(spec, timeline=timeline), context, lambda host: host == "there")
+    prepare(with_fields(spec, timeline="train.py"), context, is_here)
+    prepare(with_fields(spec, timeline="dynamic"), context, is_here)
 
 
 def test_another_user_on_this_machine_is_refused(spec: JobSpec, context: LookupContext) -> None:
