@@ -1,8 +1,8 @@
 """Healthy ranks keep the others waiting: each line names a rank that was missing then, and what it did; no job ends.
 
 In each step some ranks do something alone, drawn by a seed: a call that holds the GIL for seconds, a compilation, a
-checkpoint, an evaluation, data loading. `make nightly` plays 20 steps, and `make soak` half an hour
-(HVDRUN_SOAK_MINUTES), best on a busy machine.
+checkpoint, an evaluation, data loading. The job grows by a rank, and shrinks again. `make nightly` plays 20 steps, and
+`make soak` half an hour (HVDRUN_SOAK_MINUTES), best on a busy machine.
 """
 
 import json
@@ -16,13 +16,14 @@ from tests.system.launcher import Launcher
 
 MINUTES = float(os.environ.get("HVDRUN_SOAK_MINUTES", "0"))
 STEPS = 20
-SIZE = 4
+LEAST, MOST = 3, 4  # ranks
 SLACK_SECONDS = 0.5  # between a line and the time before it
 TRAINING = """
 import collections, itertools, json, os, pathlib, random, sys, time
 import torch
 import worker_runtime.torch as hvd
 
+LEAST, ROUND = 3, 20
 steps, minutes = int(sys.argv[1]), float(sys.argv[2])
 model = torch.nn.Linear(256, 256)
 
@@ -58,15 +59,26 @@ def load_data(seconds):
 KINDS = [hold_the_gil, compile_a_function, write_a_checkpoint, evaluate, load_data]
 
 hvd.init()
-draw, began, step = random.Random(hvd.rank()), time.monotonic(), 0
-with open(f"log.{hvd.rank()}", "w") as log:
+draw, began = random.Random(hvd.rank()), time.monotonic()
+state = hvd.elastic.TorchState(model, step=0)
+
+@hvd.elastic.run
+def train(state):
     while True:
+        if hvd.rank() == 0 and state.step % ROUND == ROUND // 2:
+            slots = LEAST + (state.step // ROUND + 1) % 2
+            pathlib.Path("hosts.new").write_text(f"localhost:{slots}\\n")
+            os.replace("hosts.new", "hosts")
         kind = draw.choice(KINDS) if draw.random() < 0.3 else None
         if kind is not None: kind(draw.uniform(0.1, 3.0))
-        log.write(json.dumps([step, kind.__name__ if kind else "", time.time()]) + "\\n")
-        goes_on = torch.tensor(float(time.monotonic() - began < 60 * minutes or step < steps - 1))
-        if hvd.allreduce(goes_on, op=hvd.Min, name=f"step {step}") == 0: break
-        step += 1
+        with open(f"log.{hvd.rank()}", "a") as log:
+            log.write(json.dumps([state.step, kind.__name__ if kind else "", time.time(), hvd.size()]) + "\\n")
+        goes_on = torch.tensor(float(time.monotonic() - began < 60 * minutes or state.step < steps - 1))
+        if hvd.allreduce(goes_on, op=hvd.Min, name=f"step {state.step}") == 0: return
+        state.step += 1
+        state.commit()
+
+train(state)
 """
 LINE = re.compile(
     r"^(?P<time>\S+) hvdrun: (?P<who>.*); \S+ .* waited for \w+ in allreduce 'step (?P<step>\d+)' for .*$"
@@ -80,7 +92,7 @@ def read_ranks(text: str) -> set[int]:
     return {rank for run in runs for rank in range(int(run[0]), int(run[-1]) + 1)}
 
 
-def judge(line: str, logs: list[dict[int, tuple[str, float]]]) -> str:
+def judge(line: str, logs: list[dict[int, tuple[str, float, int]]]) -> str:
     """What is wrong with a line about a wait; "" if nothing is."""
     match = LINE.match(line)
     if match is None:
@@ -88,7 +100,7 @@ def judge(line: str, logs: list[dict[int, tuple[str, float]]]) -> str:
     printed = datetime.fromisoformat(match["time"]).astimezone().timestamp()
     for who in WHO.finditer(match["who"]):
         for rank in read_ranks(who["ranks"]):
-            did, came = logs[rank][int(match["step"])]
+            did, came, _ = logs[rank][int(match["step"])]
             if came < printed - SLACK_SECONDS:
                 return f"rank {rank} had come {printed - came:.3f} s before: {line}"
             # The compiler imports so deeply that the stack, of 100 frames, does not reach the program.
@@ -102,13 +114,16 @@ def judge(line: str, logs: list[dict[int, tuple[str, float]]]) -> str:
 @pytest.mark.timeout(240 + 90 * MINUTES)
 def test_a_healthy_rank_is_named_with_its_own_place(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", TRAINING)
-    words = ("-np", str(SIZE), "--watch-after", "500ms", "--hang-timeout", "60s", "-prefix-timestamp")
-    finished = hvdrun(*words, "python", "train.py", str(STEPS), str(MINUTES), limit_seconds=200 + 90 * MINUTES)
+    hvdrun.write("hosts", f"localhost:{LEAST}\n")
+    size = ("-np", str(LEAST), "--max-np", str(MOST), "--host-discovery-script", "cat hosts")
+    words = ("--watch-after", "500ms", "--hang-timeout", "60s", "-prefix-timestamp")
+    finished = hvdrun(*size, *words, "python", "train.py", str(STEPS), str(MINUTES), limit_seconds=200 + 90 * MINUTES)
     assert finished.returncode == 0, finished.stderr
     logs = []
-    for rank in range(SIZE):
+    for rank in range(MOST):
         rows = map(json.loads, (hvdrun.directory / f"log.{rank}").read_text().splitlines())
-        logs.append({step: (did, came) for step, did, came in rows})
+        logs.append({step: (did, came, size) for step, did, came, size in rows})
+    assert {size for _, _, size in logs[0].values()} == {LEAST, MOST}
     lines = [line for line in finished.stderr.splitlines() if "waited for" in line or "wait for each other" in line]
     wrong = [found for found in (judge(line, logs) for line in lines) if found]
     print(f"{len(wrong)} of {len(lines)} lines wrong in {len(logs[0])} steps")  # noqa: T201 - the score
