@@ -31,7 +31,7 @@ FILES = {
         "tests/worker_runtime/coordination/test_wire.py",
         "tests/hvdrun/processes/test_silence.py",
         "tests/hvdrun/spec/test_slurm_lists.py",
-        "tests/hvdrun/transport/ssh/test_failures.py",
+        "tests/hvdrun/transport/ssh/test_ssh_errors.py",
         "tests/hvdrun/console/test_lines.py",
         "tests/hvdrun/console/test_marks.py",
         "tests/hvdrun/console/test_page.py",

@@ -31,7 +31,7 @@ async def check_version(pool: AgentPool, host: str, spec: JobSpec) -> None:
             "overloaded or its connection stalls, and start again."
         ) from None
     if hello.version != __version__:
-        from hvdrun.transport.failures import VersionMismatchError  # noqa: PLC0415 - only a failure needs it
+        from hvdrun.transport.transport_errors import VersionMismatchError  # noqa: PLC0415 - only a failure needs it
 
         interpreter = sys.executable
         if is_remote:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from hvdrun.errors import LaunchError
 from hvdrun.processes.folder import remove_orphans
-from hvdrun.transport.failures import AgentStartError, NoTunnelError
 from hvdrun.transport.start import RemoteAgent, add_last_words
 from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, ShellTransport
+from hvdrun.transport.transport_errors import AgentStartError, NoTunnelError
 
 _PIPE_BYTES = 64 * 1024  # all that a pipe holds
 _TAIL_BYTES = 16 * 1024
@@ -212,7 +212,7 @@ class CommandTransport(ChildTransport):
         """Start the command, and wait until the agent runs; see `Transport`.
 
         Raises:
-            LaunchError: one of the classes in `failures`.
+            LaunchError: one of the classes in `transport_errors`.
         """
         async with self._gate, self._limit_start(self._start_seconds):
             try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hvdrun.processes.child import last_line
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.transport.failures import (
+from hvdrun.transport.transport_errors import (
     AgentStartError,
     DirectoryMissingError,
     HvdrunMissingError,

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from hvdrun.transport.failures import AgentStartError, advise_to_try
 from hvdrun.transport.start import RemoteAgent, find_mark, last_words
+from hvdrun.transport.transport_errors import AgentStartError, advise_to_try
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import paramiko
 
 from hvdrun.processes.background import cancel_and_wait, in_thread, supervise
-from hvdrun.transport.ssh.failures import TunnelRefusedError
+from hvdrun.transport.ssh.ssh_errors import TunnelRefusedError
 from rendezvous.core.model import LOOPBACK
 
 _CHUNK_BYTES = 64 * 1024

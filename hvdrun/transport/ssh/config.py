@@ -18,7 +18,7 @@ from shutil import which
 
 from hvdrun.processes.child import OutputFile
 from hvdrun.transport.account import has_account, name_user
-from hvdrun.transport.ssh.failures import BadSshConfigError
+from hvdrun.transport.ssh.ssh_errors import BadSshConfigError
 
 DEFAULT_PORT = 22
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")

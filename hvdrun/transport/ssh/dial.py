@@ -20,17 +20,17 @@ from paramiko.ssh_exception import IncompatiblePeer
 from hvdrun.errors import LaunchError
 from hvdrun.processes.background import in_thread
 from hvdrun.transport.ssh.certificates import SUFFIX
-from hvdrun.transport.ssh.failures import (
+from hvdrun.transport.ssh.host_keys import HostKey
+from hvdrun.transport.ssh.login import Login
+from hvdrun.transport.ssh.policy import SshPolicy
+from hvdrun.transport.ssh.proxy_command import ProxyCommand
+from hvdrun.transport.ssh.ssh_errors import (
     ConnectionDroppedError,
     JumpFailedError,
     NoCommonAlgorithmError,
     NotSshError,
     TimedOutError,
 )
-from hvdrun.transport.ssh.host_keys import HostKey
-from hvdrun.transport.ssh.login import Login
-from hvdrun.transport.ssh.policy import SshPolicy
-from hvdrun.transport.ssh.proxy_command import ProxyCommand
 from hvdrun.transport.ssh.target import Target
 from hvdrun.transport.ssh.tcp import DroppedError, connect
 
@@ -69,7 +69,7 @@ async def dial(target: Target, limit_seconds: float) -> Connection:
     """Connect and log in.
 
     Raises:
-        LaunchError: one of the classes in `failures`.
+        LaunchError: one of the classes in `ssh_errors`.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -217,7 +217,7 @@ def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds:
 
     Raises:
         DroppedError: the server ended the connection before the login.
-        SshError: one of the classes in `failures`.
+        SshError: one of the classes in `ssh_errors`.
     """
     logger = logging.getLogger("paramiko")
     # Else logging writes tracebacks to standard error; hvdrun raises what matters.

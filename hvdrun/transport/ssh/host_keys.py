@@ -23,8 +23,8 @@ from pathlib import Path
 import paramiko
 
 from hvdrun.transport.ssh.certificates import SUFFIX, BadCertificateError, HostCertificate
-from hvdrun.transport.ssh.failures import HostKeyChangedError, HostKeyRevokedError, HostKeyUnknownError, SshError
 from hvdrun.transport.ssh.policy import RSA
+from hvdrun.transport.ssh.ssh_errors import HostKeyChangedError, HostKeyRevokedError, HostKeyUnknownError, SshError
 from hvdrun.transport.ssh.target import Target
 
 _LOCK_SECONDS, _LOCK_PAUSE_SECONDS = 10.0, 0.02

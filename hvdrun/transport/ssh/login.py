@@ -15,7 +15,7 @@ from paramiko.pkey import PublicBlob
 
 from hvdrun.startup.paths import exists
 from hvdrun.transport.ssh.certificates import SUFFIX, BadCertificateError, read_subject
-from hvdrun.transport.ssh.failures import AuthenticationFailedError
+from hvdrun.transport.ssh.ssh_errors import AuthenticationFailedError
 from hvdrun.transport.ssh.target import Target
 
 _AGENT_SECONDS = 10.0  # an ssh agent may ask its user to confirm a key

@@ -7,7 +7,7 @@ import paramiko
 
 from hvdrun.transport.ssh.certificates import SUFFIX
 from hvdrun.transport.ssh.config import Settings, first
-from hvdrun.transport.ssh.failures import SshPolicyError
+from hvdrun.transport.ssh.ssh_errors import SshPolicyError
 
 RSA = ("rsa-sha2-512", "rsa-sha2-256")  # how a key of kind ssh-rsa may sign
 _ALGORITHMS = (

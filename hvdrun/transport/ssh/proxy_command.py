@@ -7,7 +7,7 @@ import socket
 import subprocess
 
 from hvdrun.processes.child import OutputFile
-from hvdrun.transport.ssh.failures import JumpFailedError
+from hvdrun.transport.ssh.ssh_errors import JumpFailedError
 
 _CLOSE_SECONDS = 2.0  # for a process to end after a signal
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdrun.transport.ssh.config import DEFAULT_KEYS, DEFAULT_PORT, Settings, SshConfig, first
-from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError, SshPolicyError
 from hvdrun.transport.ssh.policy import SshPolicy, read_policy
+from hvdrun.transport.ssh.ssh_errors import BadSshConfigError, JumpFailedError, SshPolicyError
 from hvdrun.transport.ssh.tokens import expand_home, expand_path, expand_tokens, make_tokens
 
 _MAX_JUMPS = 8  # ends the chain of a jump host that is reached through itself

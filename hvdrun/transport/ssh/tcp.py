@@ -10,14 +10,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from hvdrun.processes.background import in_thread
-from hvdrun.transport.ssh.failures import (
+from hvdrun.transport.ssh.host_keys import list_names
+from hvdrun.transport.ssh.ssh_errors import (
     ConnectionRefusedError,  # noqa: A004 - the builtin one is an OSError
     SshPolicyError,
     TimedOutError,
     UnknownHostError,
     UnreachableError,
 )
-from hvdrun.transport.ssh.host_keys import list_names
 from hvdrun.transport.ssh.target import Target
 
 _UNACKNOWLEDGED_SECONDS = 20  # a peer that acknowledges nothing for so long is lost

@@ -11,14 +11,14 @@ import paramiko
 from hvdrun.processes.background import in_thread
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.account import find_home
-from hvdrun.transport.failures import AgentStartError, advise_to_try
 from hvdrun.transport.ssh.channels import ForwardedChannel, Forwarder, Tunnels
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.dial import Connection, dial
-from hvdrun.transport.ssh.failures import SshError, TunnelRefusedError
+from hvdrun.transport.ssh.ssh_errors import SshError, TunnelRefusedError
 from hvdrun.transport.ssh.target import Target, resolve_target
 from hvdrun.transport.start import RemoteAgent, add_last_words, make_agent
 from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, ShellTransport
+from hvdrun.transport.transport_errors import AgentStartError, advise_to_try
 
 _CONNECT_SECONDS = 30.0  # for a login, all attempts included
 _DISCONNECT_SECONDS = 5.0
@@ -62,7 +62,7 @@ class SshTransport(ShellTransport):
         """Log in and start the agent; see `Transport`.
 
         Raises:
-            LaunchError: one of the classes in `failures`.
+            LaunchError: one of the classes in `ssh_errors`.
         """
         try:
             async with self._gate:

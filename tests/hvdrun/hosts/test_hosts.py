@@ -23,7 +23,7 @@ from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.remote import Remote
-from hvdrun.transport.failures import VersionMismatchError
+from hvdrun.transport.transport_errors import VersionMismatchError
 from rendezvous.core.messages import Dismiss, HostsChanged, Lost
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome

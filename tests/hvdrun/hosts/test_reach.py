@@ -13,7 +13,7 @@ from hvdrun.hosts.reach import Transports, is_local
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.remote import Remote
 from hvdrun.transport.child import LocalTransport
-from hvdrun.transport.ssh.failures import BadSshConfigError, ConnectionRefusedError  # noqa: A004 - the builtin one is an OSError
+from hvdrun.transport.ssh.ssh_errors import BadSshConfigError, ConnectionRefusedError  # noqa: A004 - the builtin one is an OSError
 from hvdrun.transport.ssh.target import Target
 from hvdrun.transport.ssh.transport import SshTransport, SshTransports
 from rendezvous.core.model import Host

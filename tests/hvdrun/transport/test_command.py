@@ -15,8 +15,8 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.remote import Allocation, Remote
 from hvdrun.transport import child
 from hvdrun.transport.child import CommandTransport
-from hvdrun.transport.failures import AgentStartError, NoTunnelError, PythonMissingError
 from hvdrun.transport.start import RemoteAgent, last_words
+from hvdrun.transport.transport_errors import AgentStartError, NoTunnelError, PythonMissingError
 from rendezvous.core.model import Host
 from rendezvous.wire.orders import Hello
 from tests.descriptors import list_descriptors

@@ -9,7 +9,8 @@ import pytest
 
 from hvdrun import __version__
 from hvdrun.transport import start
-from hvdrun.transport.failures import (
+from hvdrun.transport.start import MARK, RemoteAgent, last_words
+from hvdrun.transport.transport_errors import (
     AgentStartError,
     DirectoryMissingError,
     HvdrunMissingError,
@@ -18,7 +19,6 @@ from hvdrun.transport.failures import (
     RemotePrefixError,
     TransportError,
 )
-from hvdrun.transport.start import MARK, RemoteAgent, last_words
 from tests.waiting import LIMIT_SECONDS
 
 SHELLS = ("sh", "bash", "dash", "csh", "tcsh", "fish", "zsh")

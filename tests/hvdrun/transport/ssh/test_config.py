@@ -13,7 +13,7 @@ import pytest
 
 from hvdrun.transport.ssh import config as ssh_config
 from hvdrun.transport.ssh.config import SshConfig
-from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
+from hvdrun.transport.ssh.ssh_errors import BadSshConfigError, JumpFailedError
 from hvdrun.transport.ssh.target import Target, resolve_target
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.transport.ssh.servers import write_ssh

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.transport.ssh.dial import Connection, dial
-from hvdrun.transport.ssh.failures import (
+from hvdrun.transport.ssh.ssh_errors import (
     ConnectionDroppedError,
     ConnectionRefusedError,  # noqa: A004 - the builtin one is an OSError
     JumpFailedError,

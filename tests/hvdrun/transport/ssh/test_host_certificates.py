@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.transport.ssh.certificates import BadCertificateError, HostCertificate, read_subject
-from hvdrun.transport.ssh.failures import SshError
 from hvdrun.transport.ssh.host_keys import HostKey
+from hvdrun.transport.ssh.ssh_errors import SshError
 from tests.hvdrun.transport.ssh.servers import (
     USER,
     Home,

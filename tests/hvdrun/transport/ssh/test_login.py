@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.transport.ssh.failures import (
+from hvdrun.transport.ssh.ssh_errors import (
     AuthenticationFailedError,
     HostKeyChangedError,
     HostKeyRevokedError,

@@ -10,8 +10,8 @@ import pytest
 
 from hvdrun.processes.background import in_thread
 from hvdrun.transport.ssh.dial import dial
-from hvdrun.transport.ssh.failures import AuthenticationFailedError, NoCommonAlgorithmError, SshPolicyError
 from hvdrun.transport.ssh.policy import read_policy
+from hvdrun.transport.ssh.ssh_errors import AuthenticationFailedError, NoCommonAlgorithmError, SshPolicyError
 from tests.hvdrun.transport.ssh.servers import USER, Home, SshServer, log_in, make_key, needs_sshd, reach, serving
 from tests.waiting import LIMIT_SECONDS
 

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from hvdrun.transport.failures import AgentStartError, PythonMissingError, RemotePrefixError
 from hvdrun.transport.ssh import transport as transport_module
-from hvdrun.transport.ssh.failures import SshError, TunnelRefusedError
+from hvdrun.transport.ssh.ssh_errors import SshError, TunnelRefusedError
 from hvdrun.transport.start import RemoteAgent
+from hvdrun.transport.transport_errors import AgentStartError, PythonMissingError, RemotePrefixError
 from rendezvous.wire.orders import Hello, Release
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.transport.ssh.agents import find_session, make_transport, opened, write_agent, write_silent

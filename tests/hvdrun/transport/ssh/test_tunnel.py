@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdrun.transport.ssh.failures import TunnelRefusedError
+from hvdrun.transport.ssh.ssh_errors import TunnelRefusedError
 from hvdrun.transport.ssh.transport import SshTransport
 from tests.hvdrun.transport.ssh.agents import opened, write_script
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd, serving

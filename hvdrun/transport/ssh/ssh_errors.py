@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdrun.transport.failures import TransportError
+from hvdrun.transport.transport_errors import TransportError
 
 
 class SshError(TransportError):

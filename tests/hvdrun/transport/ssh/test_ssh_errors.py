@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import CANNOT_LAUNCH
-from hvdrun.transport.failures import AgentStartError, DirectoryMissingError, HvdrunMissingError, VersionMismatchError
-from hvdrun.transport.ssh.failures import (
+from hvdrun.transport.ssh.ssh_errors import (
     AuthenticationFailedError,
     ConnectionDroppedError,
     HostKeyChangedError,
@@ -14,6 +13,12 @@ from hvdrun.transport.ssh.failures import (
     HostKeyUnknownError,
     SshError,
     UnknownHostError,
+)
+from hvdrun.transport.transport_errors import (
+    AgentStartError,
+    DirectoryMissingError,
+    HvdrunMissingError,
+    VersionMismatchError,
 )
 
 
