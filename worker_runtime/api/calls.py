@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, get_a
 import torch
 from torch.autograd.graph import increment_version
 
-from worker_runtime.api.failures import bind, report_failure
+from worker_runtime.api.failed_calls import bind, report_failure
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives.adasum import Adasum
 from worker_runtime.collectives.allgather import Allgather, Gathered

@@ -22,7 +22,7 @@ import mxnet as mx
 import torch
 
 from worker_runtime.api.calls import begin_call
-from worker_runtime.api.failures import await_all
+from worker_runtime.api.failed_calls import await_all
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.coordination.operation import Handle

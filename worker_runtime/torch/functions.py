@@ -12,7 +12,7 @@ from torch.autograd.graph import increment_version
 from torch.nn.parameter import is_lazy
 
 from worker_runtime.api.calls import begin_call
-from worker_runtime.api.failures import await_all
+from worker_runtime.api.failed_calls import await_all
 from worker_runtime.api.functions import broadcast_object
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.broadcast import Broadcast

@@ -13,7 +13,7 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.api import basics
 from worker_runtime.api.basics import HorovodBasics, start_timeline, stop_timeline
 from worker_runtime.api.calls import begin_call, make_allreduce
-from worker_runtime.api.failures import await_all
+from worker_runtime.api.failed_calls import await_all
 from worker_runtime.api.process_set import ProcessSet, add_process_set
 from worker_runtime.collectives.combination import AVERAGE
 from worker_runtime.coordination.link import Link
