@@ -17,14 +17,14 @@ import torch
 
 from rendezvous.bootstrap import BACKEND, Bootstrap
 from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, Worker
-from worker_runtime.coordination.sequencer_process import SequencerProcess
+from worker_runtime.coordination.sequencer_child import SequencerChild
 from worker_runtime.coordination.wire import KEY_BYTES
 from worker_runtime.membership.runtime import RUNTIME
 
 LIMIT_SECONDS = 60.0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG; the parent is the thread that starts this process
 KEY = bytes(range(KEY_BYTES))
-SEQUENCER = SequencerProcess("127.0.0.1")  # of rank 0, for all its worlds
+SEQUENCER = SequencerChild("127.0.0.1")  # of rank 0, for all its worlds
 
 
 class PipeExchange:

@@ -22,7 +22,7 @@ from typing import Protocol
 from torch.distributed.rendezvous import rendezvous
 
 from worker_runtime.coordination.group import form
-from worker_runtime.coordination.sequencer_process import SequencerProcess
+from worker_runtime.coordination.sequencer_child import SequencerChild
 from worker_runtime.coordination.wire import KEY_BYTES
 from worker_runtime.engine import objects
 from worker_runtime.engine.engine import Engine
@@ -152,7 +152,7 @@ class ForeignJob:
         self._world = world
         self._store = store
         self._limit = limit
-        self._sequencer = SequencerProcess(store.address)
+        self._sequencer = SequencerChild(store.address)
 
     @property
     def address(self) -> str:

@@ -15,8 +15,8 @@ import pytest
 from rendezvous.errors import SequencerStartError
 from tests.old_python import play_old_python
 from tests.waiting import wait_until
-from worker_runtime.coordination import sequencer_process
-from worker_runtime.coordination.sequencer_process import SequencerProcess
+from worker_runtime.coordination import sequencer_child
+from worker_runtime.coordination.sequencer_child import SequencerChild
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=60)
@@ -25,9 +25,9 @@ LIMIT = timedelta(seconds=60)
 OWNER = """
 import os, sys, time
 from datetime import timedelta
-from worker_runtime.coordination.sequencer_process import SequencerProcess
+from worker_runtime.coordination.sequencer_child import SequencerChild
 
-sequencer = SequencerProcess("127.0.0.1")
+sequencer = SequencerChild("127.0.0.1")
 sequencer.activate(1, 2, bytes(32))
 sequencer.await_endpoint(timedelta(seconds=20))
 child = os.fork()
@@ -39,7 +39,7 @@ sys.stdin.read()
 """
 
 
-def connect(process: SequencerProcess) -> None:
+def connect(process: SequencerChild) -> None:
     """Check that the sequencer listens at its endpoint."""
     endpoint = process.await_endpoint(LIMIT)
     socket.create_connection((endpoint.address, endpoint.port), timeout=LIMIT.total_seconds()).close()
@@ -49,13 +49,13 @@ def count_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
 
 
-def pid_of(process: SequencerProcess) -> int:
+def pid_of(process: SequencerChild) -> int:
     return process._child.process.pid
 
 
 def test_one_process_serves_all_generations_until_it_is_closed() -> None:
     before = count_descriptors()
-    with closing(SequencerProcess("127.0.0.1")) as process:
+    with closing(SequencerChild("127.0.0.1")) as process:
         process.activate(1, 2, KEY)
         connect(process)
         pid = pid_of(process)
@@ -71,7 +71,7 @@ def test_one_process_serves_all_generations_until_it_is_closed() -> None:
 
 
 def test_a_process_that_was_closed_or_killed_is_replaced() -> None:
-    with closing(SequencerProcess("127.0.0.1")) as process:
+    with closing(SequencerChild("127.0.0.1")) as process:
         process.activate(1, 2, KEY)
         connect(process)
         first = pid_of(process)
@@ -87,12 +87,12 @@ def test_a_process_that_was_closed_or_killed_is_replaced() -> None:
 
 
 def test_no_process_runs_before_a_generation_needs_it() -> None:
-    with closing(SequencerProcess("127.0.0.1")) as process, pytest.raises(SequencerStartError, match="never activated"):
+    with closing(SequencerChild("127.0.0.1")) as process, pytest.raises(SequencerStartError, match="never activated"):
         process.await_endpoint(LIMIT)
 
 
 def test_a_process_that_cannot_serve_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
-    with closing(SequencerProcess("203.0.113.1")) as process:
+    with closing(SequencerChild("203.0.113.1")) as process:
         process.activate(1, 2, KEY)
         with pytest.raises(
             SequencerStartError, match=r"-m worker_runtime.coordination.sequencer ended with exit code 1$"
@@ -105,14 +105,14 @@ def test_a_missing_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     before = count_descriptors()
     message = "/nowhere/python could not be started: No such file"
-    with closing(SequencerProcess("127.0.0.1")) as process, pytest.raises(SequencerStartError, match=message):
+    with closing(SequencerChild("127.0.0.1")) as process, pytest.raises(SequencerStartError, match=message):
         process.activate(1, 2, KEY)
     assert count_descriptors() <= before
 
 
 def test_a_process_that_never_reports_its_port_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequencer_process, "SEQUENCER", "code")  # an interactive console, which reads its input
-    with closing(SequencerProcess("-q")) as process:
+    monkeypatch.setattr(sequencer_child, "SEQUENCER", "code")  # an interactive console, which reads its input
+    with closing(SequencerChild("-q")) as process:
         process.activate(1, 2, KEY)
         with pytest.raises(SequencerStartError, match=r"did not report its port within 0\.5 s"):
             process.await_endpoint(timedelta(seconds=0.5))
@@ -156,7 +156,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_forked_child_can_drop_the_sequencer() -> None:
-    with closing(SequencerProcess("127.0.0.1")) as process:
+    with closing(SequencerChild("127.0.0.1")) as process:
         process.activate(1, 2, KEY)
         connect(process)
         pipes = process._child.orders, process._child.output

@@ -35,7 +35,7 @@ class _Child:
         os.close(self.output)
 
 
-class SequencerProcess:
+class SequencerChild:
     """Owns at most one child, which exits after `close` or at the end of this process.
 
     Args:
