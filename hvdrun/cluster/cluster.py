@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from hvdrun.cluster.errors import JobEndedError, JobRefusedError
-from hvdrun.cluster.job import Job
 from hvdrun.cluster.keywords import Request
+from hvdrun.cluster.launcher_child import LauncherChild
 from hvdrun.cluster.pickling import pack, read_error, read_result
 from hvdrun.errors import UsageError
 from hvdrun.tasks.messages import Delivered, Ended, Refused
@@ -85,7 +85,7 @@ class Answers:
         return [read_result(results[rank]) for rank in sorted(results)]
 
 
-def collect(job: Job, size: int | None = None, grace_seconds: float = 0.0) -> Answers:
+def collect(job: LauncherChild, size: int | None = None, grace_seconds: float = 0.0) -> Answers:
     """Receive the outcomes of the function that a job runs.
 
     Args:
@@ -195,7 +195,7 @@ class Cluster:
         if self._request.is_elastic:
             raise UsageError("a Cluster cannot be elastic: run a function of an elastic job with hvdrun.run().")
         self._lock = threading.Lock()
-        self._job: Job | None = None
+        self._job: LauncherChild | None = None
         self._number = 0
         self._begins_anew = False
         self._is_closed = False
@@ -285,7 +285,7 @@ class Cluster:
     ) -> None:
         self.close()
 
-    def _open(self) -> Job:
+    def _open(self) -> LauncherChild:
         """The job; a new one if there is none, or it has ended."""
         # A worker has died since the last function.
         if self._job is not None and self._job.has_ended():

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from hvdrun.cluster.errors import UnknownKeywordError
-from hvdrun.cluster.job import Job
+from hvdrun.cluster.launcher_child import LauncherChild
 from hvdrun.cluster.pickling import Unit, collect_modules
 from hvdrun.errors import HvdrunError, UsageError
 from hvdrun.options.flags import parse
@@ -174,6 +174,6 @@ class Request:
             return collect_modules()
         return ()
 
-    def start(self) -> Job:
+    def start(self) -> LauncherChild:
         """Start the job."""
-        return Job(self.words, self.environment, self.grace_seconds)
+        return LauncherChild(self.words, self.environment, self.grace_seconds)

@@ -11,7 +11,7 @@ import pytest
 import hvdrun
 from hvdrun.cluster.cluster import Answers, collect
 from hvdrun.cluster.errors import JobRefusedError
-from hvdrun.cluster.job import Job
+from hvdrun.cluster.launcher_child import LauncherChild
 from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered, Ended, Refused
 
 GOOD = Ended(succeeded=True, exit_code=0, reason="all workers ended well")
@@ -81,14 +81,14 @@ def test_files_of_results_are_closed_whatever_becomes_of_them() -> None:
                 os.fstat(body.descriptor)
 
 
-class InterruptedJob(Job):
+class InterruptedChild(LauncherChild):
     """Delivers one outcome; then Ctrl-C comes."""
 
     def __init__(self, outcome: Delivered) -> None:
         self._outcomes = [outcome]
 
     def messages(self, deadline: float | None = None) -> Iterator[Delivered | Ended | Refused | None]:
-        """See `Job`."""
+        """See `LauncherChild`."""
         del deadline
         if not self._outcomes:
             raise KeyboardInterrupt
@@ -101,6 +101,6 @@ def test_an_interruption_closes_the_outcomes_that_have_come() -> None:
         body = Body.of(file)
     assert body.descriptor is not None
     with pytest.raises(KeyboardInterrupt):
-        collect(InterruptedJob(Delivered(0, 1, failed=False, follows_another=False, body=body)), 2)
+        collect(InterruptedChild(Delivered(0, 1, failed=False, follows_another=False, body=body)), 2)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(body.descriptor)

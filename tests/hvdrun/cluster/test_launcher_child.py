@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdrun.cluster import job as job_module
-from hvdrun.cluster.job import Job, Stream, is_watched
+from hvdrun.cluster import launcher_child
+from hvdrun.cluster.launcher_child import LauncherChild, Stream, is_watched
 from hvdrun.errors import LaunchError
 from hvdrun.processes.background import in_thread
 from tests.descriptors import list_descriptors, none_free
@@ -80,29 +80,29 @@ def test_a_terminal_and_a_notebook_count_as_watched(
 
 
 @pytest.fixture
-def sleeping_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    """A job whose launcher does nothing."""
+def sleeping_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LauncherChild]:
+    """A launcher that does nothing."""
     launcher = tmp_path / "launcher"
     launcher.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
     launcher.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(launcher))
     for limit in ("_END_SECONDS", "_EXIT_SECONDS"):
-        monkeypatch.setattr(job_module, limit, 0.1)
-    job = Job([], os.environ)
+        monkeypatch.setattr(launcher_child, limit, 0.1)
+    job = LauncherChild([], os.environ)
     yield job
     subprocess.Popen.kill(job._process)
     job._process.wait()
 
 
 @in_loop
-async def test_a_launcher_that_does_not_end_its_job_is_killed(sleeping_launcher: Job) -> None:
+async def test_a_launcher_that_does_not_end_its_job_is_killed(sleeping_launcher: LauncherChild) -> None:
     await asyncio.wait_for(in_thread(sleeping_launcher.close), LIMIT_SECONDS)
     assert sleeping_launcher._process.returncode == -signal.SIGKILL
 
 
 @in_loop
 async def test_a_launcher_that_the_kernel_does_not_end_is_left(
-    sleeping_launcher: Job, monkeypatch: pytest.MonkeyPatch
+    sleeping_launcher: LauncherChild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sleeping_launcher._process, "kill", lambda: None)  # it waits for a broken disk
     await asyncio.wait_for(in_thread(sleeping_launcher.close), LIMIT_SECONDS)
@@ -113,5 +113,5 @@ def test_a_job_without_a_free_descriptor_is_one_sentence_and_leaves_nothing_open
     before = list_descriptors()
     for free in range(4):
         with none_free(but=free), pytest.raises(LaunchError, match=r"could not be started: .*Too many open files"):
-            Job([], {})
+            LauncherChild([], {})
         assert list_descriptors() == before

@@ -109,8 +109,8 @@ _END_SECONDS = 60.0  # for the job's end, beside its workers' grace
 _EXIT_SECONDS = 10.0  # for the launcher's exit after its last message, or after SIGKILL
 
 
-class Job:
-    """A running job; its owner calls `close`.
+class LauncherChild:
+    """The launcher of a running job, a child process; its owner calls `close`.
 
     Args:
         words: the options and the command.
