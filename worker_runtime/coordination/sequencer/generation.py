@@ -26,7 +26,7 @@ from worker_runtime.coordination.ordering.requests import (
 )
 from worker_runtime.coordination.sequencer.connection import WRITE, Connection, ConnectionEndedError
 from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member, ReleaseRange, make_frames
-from worker_runtime.coordination.sequencer.orders import Activation
+from worker_runtime.coordination.sequencer.orders import ActivationOrder
 from worker_runtime.coordination.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadError, check_size, combine
 from worker_runtime.coordination.sequencer.stalls import StallClock, StallSettings
 from worker_runtime.coordination.sequencer.store import KeyStore
@@ -61,7 +61,7 @@ class Generation:
     store: the store in which the members form their process groups.
     """
 
-    def __init__(self, activation: Activation, settings: StallSettings, report: Callable[[bytes], None]) -> None:
+    def __init__(self, activation: ActivationOrder, settings: StallSettings, report: Callable[[bytes], None]) -> None:
         self.activation = activation
         self._report = report
         self._settings = settings

@@ -12,8 +12,8 @@ class OrderError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Activation:
-    """A generation to serve: its number, its size, and the key that its members must prove.
+class ActivationOrder:
+    """The order to serve a generation: its number, its size, and the key that its members must prove.
 
     reports: the owner wants to know of ranks that wait; else a waiting rank prints it.
     """
@@ -24,7 +24,7 @@ class Activation:
     reports: bool = False
 
 
-def parse_activation(line: bytes) -> Activation:
+def parse_activation(line: bytes) -> ActivationOrder:
     """Read `{"generation": 3, "size": 4, "key": "<64 hexadecimal digits>"}`.
 
     Raises:
@@ -33,7 +33,7 @@ def parse_activation(line: bytes) -> Activation:
     try:
         fields = json.loads(line)
         key, reports = bytes.fromhex(fields["key"]), bool(fields.get("reports"))
-        activation = Activation(int(fields["generation"]), int(fields["size"]), key, reports)
+        activation = ActivationOrder(int(fields["generation"]), int(fields["size"]), key, reports)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise OrderError(f"a line with generation, size and key was expected ({type(error).__name__})") from None
     if activation.generation < 0 or activation.size < 1 or len(activation.key) != KEY_BYTES:
@@ -59,7 +59,7 @@ class Orders:
         self.is_stopping = False
         self._partial = b""
 
-    def read(self) -> Activation | None:
+    def read(self) -> ActivationOrder | None:
         """Read once from the ready descriptor; return the newest activation, if there is one.
 
         Raises:

@@ -17,7 +17,7 @@ from functools import partial
 
 from worker_runtime.coordination.sequencer.connection import READ, Connection, ConnectionEndedError, Poller
 from worker_runtime.coordination.sequencer.generation import Generation
-from worker_runtime.coordination.sequencer.orders import Activation, OrderError, Orders
+from worker_runtime.coordination.sequencer.orders import ActivationOrder, OrderError, Orders
 from worker_runtime.coordination.sequencer.stalls import StallSettings
 from worker_runtime.coordination.wire import GREETING_BYTES, NONCE_BYTES, STORE_ROLE, Greeting, read_greeting
 
@@ -214,7 +214,7 @@ class Server:
         del events
         self._is_called = True
 
-    def _activate(self, activation: Activation) -> None:
+    def _activate(self, activation: ActivationOrder) -> None:
         """Serve another generation from now on; a repeated order changes nothing."""
         former = self._generation
         if former is not None:

@@ -28,7 +28,7 @@ from worker_runtime.coordination import wire
 from worker_runtime.coordination.ordering.requests import Kind, Signature
 from worker_runtime.coordination.sequencer.connection import Poller
 from worker_runtime.coordination.sequencer.generation import Generation
-from worker_runtime.coordination.sequencer.orders import Activation
+from worker_runtime.coordination.sequencer.orders import ActivationOrder
 from worker_runtime.coordination.sequencer.stalls import StallLimits, StallSettings
 from worker_runtime.coordination.wire import Farewell, Frame, Released
 
@@ -322,7 +322,7 @@ class Here:
 
     def __init__(self, size: int, limits: StallLimits) -> None:
         self.poller = Poller()
-        self.generation = Generation(Activation(1, size, KEY), StallSettings(limits), print)
+        self.generation = Generation(ActivationOrder(1, size, KEY), StallSettings(limits), print)
         ends = [Ends(self.poller) for _ in range(size)]
         self.peers = [each.peer for each in ends]
         for rank, each in enumerate(ends):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from worker_runtime.coordination.sequencer.orders import Activation, OrderError, Orders, parse_activation
+from worker_runtime.coordination.sequencer.orders import ActivationOrder, OrderError, Orders, parse_activation
 
 KEY = bytes(range(32))
 
@@ -16,7 +16,7 @@ def make_line(**changes: object) -> bytes:
 
 
 def test_an_activation_is_parsed() -> None:
-    assert parse_activation(make_line()) == Activation(3, 4, KEY)
+    assert parse_activation(make_line()) == ActivationOrder(3, 4, KEY)
 
 
 def test_the_key_is_not_shown() -> None:
@@ -68,21 +68,21 @@ def test_a_line_that_comes_in_pieces_is_read_when_it_is_complete(pipe: tuple[Ord
     os.write(write, line[:10])
     assert orders.read() is None
     os.write(write, line[10:])
-    assert orders.read() == Activation(1, 4, KEY)
+    assert orders.read() == ActivationOrder(1, 4, KEY)
 
 
 def test_of_several_orders_the_newest_activation_is_read(pipe: tuple[Orders, int]) -> None:
     orders, write = pipe
     os.write(write, order(1) + order(3) + order(2) + b"\n")
-    assert orders.read() == Activation(3, 4, KEY)
+    assert orders.read() == ActivationOrder(3, 4, KEY)
 
 
 def test_a_stop_notice_stays_and_is_no_activation(pipe: tuple[Orders, int]) -> None:
     orders, write = pipe
     os.write(write, order(1) + b"stop\n")
-    assert (orders.read(), orders.is_stopping) == (Activation(1, 4, KEY), True)
+    assert (orders.read(), orders.is_stopping) == (ActivationOrder(1, 4, KEY), True)
     os.write(write, order(2))
-    assert (orders.read(), orders.is_stopping) == (Activation(2, 4, KEY), True)
+    assert (orders.read(), orders.is_stopping) == (ActivationOrder(2, 4, KEY), True)
 
 
 def test_the_end_of_the_owner_raises_eoferror() -> None:
