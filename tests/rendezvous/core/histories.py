@@ -1,14 +1,12 @@
-"""Histories of jobs: what may happen next in one, chosen by Hypothesis or by chance; how many are tried."""
+"""Histories of jobs: what may happen next in one, chosen by Hypothesis or by chance."""
 
-import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
-import pytest
-
-from rendezvous.core.lifecycle import Phase
+from rendezvous.core.lifecycle import Phase, WorkerState
 from rendezvous.core.messages import (
     Begun,
     Declared,
@@ -29,23 +27,32 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Restarts, Slot, Worker
 from rendezvous.core.outcome import Blame
 from rendezvous.core.reports import JoinReason, Report
+from rendezvous.core.state import State
 from tests.rendezvous.core.checker import Checker
 from tests.rendezvous.core.simulation import Simulation, cooperate
-from tests.rendezvous.core.strategies import choose_join, choose_report, choose_sequencer
 
-_EVERY_COMMIT = 500
-_EVERY_NIGHT = 2000
-_AT_ONCE = 2000  # in one test, well within its time limit on a busy machine
+T = TypeVar("T")
+Choose = Callable[[Sequence[T]], T]
 
 
-def list_seeds() -> list[range | pytest.ParameterSet]:
-    """Ranges of seeds, as parameters of a test; HVDRUN_HISTORIES of them where that is set."""
-    asked = os.environ.get("HVDRUN_HISTORIES")
-    if asked is None:
-        night = range(_EVERY_COMMIT, _EVERY_COMMIT + _EVERY_NIGHT)
-        return [range(_EVERY_COMMIT), pytest.param(night, marks=pytest.mark.nightly)]
-    count = int(asked)
-    return [range(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE)]
+def choose_join(state: State, choose: "Choose[Worker]") -> Event:
+    """An expected worker asks for the next generation; with none left, any worker does."""
+    expected = [r.worker for r in state.list_workers(WorkerState.INTENDED, WorkerState.MEMBER)]
+    return Joined(choose(expected or [r.worker for r in state.workers.values()]), state.number)
+
+
+def choose_report(state: State, choose: "Choose[Host]") -> Event:
+    """An agent reports the workers that should run there."""
+    if not state.hosts:
+        return Ticked(state.now)
+    host = choose([Host(name, len(slots)) for name, slots in state.hosts.items()]).name
+    return Reported(host, tuple(r.worker for r in state.on(host) if r.state is not WorkerState.ENDED))
+
+
+def choose_sequencer(state: State) -> Event:
+    """The host of rank 0, or of the one that will be, opens the sequencer of the newest generation."""
+    first = next(iter(state.workers.values())).worker
+    return SequencerOpened(first.slot.host, state.number, Endpoint("10.0.0.1", 4711))
 
 
 class RandomHistory:

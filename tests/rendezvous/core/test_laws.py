@@ -37,8 +37,8 @@ from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Restarts, Sl
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Action, JoinReason, Report
 from tests.rendezvous.core.checker import Checker
-from tests.rendezvous.core.histories import KINDS, list_seeds
-from tests.rendezvous.core.strategies import choose_join, choose_report
+from tests.rendezvous.core.histories import KINDS, choose_join, choose_report
+from tests.seeds import list_seeds
 
 MEAN_EVENTS = 30
 LEAST_OF_EACH_KIND = 4  # in 2,000 histories: the rarest comes about 15 times

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from tests.rendezvous.core.histories import list_seeds
+from tests.seeds import list_seeds
 from tests.worker_runtime.coordination.ordering.checker import Name
 from tests.worker_runtime.coordination.ordering.programs import Join, Trouble, write_job
 from tests.worker_runtime.coordination.ordering.simulation import Simulation
