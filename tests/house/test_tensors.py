@@ -62,5 +62,5 @@ def test_a_tensor_that_leaves_something_open_is_caught(call: str) -> None:
         "torch.sparse_coo_tensor(i, v, device=v.device)",
     ],
 )
-def test_a_tensor_that_takes_all_from_another_or_says_it_is_fine(call: str) -> None:
+def test_a_tensor_with_another_s_dtype_and_device_or_its_own_is_accepted(call: str) -> None:
     assert find_unsaid(call) == []

@@ -68,7 +68,7 @@ def test_a_host_of_one_family_has_no_address_of_the_other(lab: BuildLab) -> None
         hosts["a"].network.address()
 
 
-def test_each_host_has_a_tmp_of_its_own_and_sees_what_is_shared(lab: BuildLab) -> None:
+def test_each_host_of_a_lab_has_its_own_tmp_and_all_see_the_shared_folder(lab: BuildLab) -> None:
     hosts = lab(2)
     (hosts.shared / "note").write_text("for all", encoding="utf-8")
     mark = f"/tmp/{hosts.folder.name}-own"  # noqa: S108 - the host's own

@@ -32,7 +32,7 @@ def test_a_test_is_skipped_with_the_reason(value: str | None, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("without_root")
-def test_a_test_fails_where_it_may_not_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_required_lab_that_is_missing_fails_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(requirements.REQUIRED, "1")
     with pytest.raises(pytest.fail.Exception, match=r"needs root.*HVDRUN_REQUIRE_LAB"):
         requirements.require_lab()

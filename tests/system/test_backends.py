@@ -81,7 +81,7 @@ def test_a_missing_backend_is_refused_before_the_script_runs(hvdrun: Launcher, s
 
 
 @pytest.mark.nightly
-def test_behind_a_shell_init_refuses_it(hvdrun: Launcher, script: Path) -> None:
+def test_init_refuses_a_missing_backend_where_a_shell_starts_the_script(hvdrun: Launcher, script: Path) -> None:
     if dist.is_ucc_available():
         pytest.skip("this torch has ucc")
     run = hvdrun("--backend", "ucc", "-np", "1", "sh", "-c", f"exec python {script}")

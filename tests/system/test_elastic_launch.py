@@ -37,7 +37,7 @@ def name_hosts(hvdrun: Launcher, *lines: str) -> None:
     path.replace(hvdrun.directory / "hosts")
 
 
-def test_a_fixed_list_will_do_and_so_will_this_machine_alone(hvdrun: Launcher) -> None:
+def test_an_elastic_job_starts_on_a_fixed_list_of_hosts_and_on_this_machine(hvdrun: Launcher) -> None:
     alone = hvdrun("-np", "2", "--min-np", "1", "sh", "-c", SHOW)
     assert (alone.returncode, alone.stderr) == (0, "")
     assert sorted(alone.stdout.splitlines()) == [

@@ -33,7 +33,7 @@ def show_stacks(hvdrun: Launcher, running: Running, *words: str) -> tuple[int, s
 
 
 @pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
-def test_each_rank_says_where_it_is(hvdrun: Launcher, *, forks: bool) -> None:
+def test_the_page_of_stacks_shows_the_function_of_each_rank(hvdrun: Launcher, *, forks: bool) -> None:
     hvdrun.write("train.py", STANDS)
     running = hvdrun.start("-v", "-np", "2", "python", "train.py", forks=forks)
     for rank in range(2):

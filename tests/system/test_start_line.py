@@ -26,7 +26,7 @@ def is_shown(line: str) -> bool:
     return re.fullmatch(f"hvdrun: {SHOWN}", line) is not None
 
 
-def test_plain_programs_never_join_and_their_first_words_end_it(hvdrun: Launcher) -> None:
+def test_the_first_output_of_a_plain_program_ends_the_start_line(hvdrun: Launcher) -> None:
     hvdrun.write("program.py", PLAIN)
     with open_terminal(hvdrun, "python", "program.py") as terminal:
         terminal.wait_for(SHOWN, 60, count=3)

@@ -234,7 +234,7 @@ class EveryForm:
         assert found == [[(1.0, True), (2.0, True)] * 8] * 2, found
 
     @pytest.mark.parametrize("form", [form for form in FORMS if KINDS[form] != "alltoall"])
-    def test_a_form_gives_what_its_arguments_say(self, ranks: RankPool, form: str) -> None:
+    def test_a_form_of_a_collective_returns_the_expected_values(self, ranks: RankPool, form: str) -> None:
         """CASES."""
         found = ranks.run(play_cases, self.hvd, form, self.make, self.read, size=SIZE)
         expected = expect_cases(form)

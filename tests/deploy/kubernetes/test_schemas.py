@@ -136,7 +136,7 @@ def test_an_mpijob_has_only_fields_of_its_documentation() -> None:
     assert check_mpijob(mpijob) == ["launcherCreationPolicy", "slots"]
 
 
-def test_kueue_has_its_label_where_it_looks() -> None:
+def test_the_label_of_kueue_is_on_a_kind_that_kueue_reads() -> None:
     ((label, kinds),) = KUEUE_LABELS.items()
     labelled = {document["kind"] for document in render(KUEUE) if label in document["metadata"]["labels"]}
     assert labelled & kinds.keys() == {"Job"}

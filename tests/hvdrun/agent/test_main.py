@@ -259,7 +259,7 @@ def test_bytes_that_are_no_orders_are_an_error(data: bytes) -> None:
         read_orders(data)
 
 
-def test_of_an_agent_that_has_joined_sigterm_is_a_stop_notice_and_the_second_one_ends_it(tmp_path: Path) -> None:
+def test_the_first_sigterm_to_a_joined_agent_is_a_stop_notice_and_the_second_ends_the_agent(tmp_path: Path) -> None:
     with start_agent(tmp_path, "-c", AS_JOINED) as agent:
         conversation = Conversation(agent)
         conversation.begin(tmp_path)

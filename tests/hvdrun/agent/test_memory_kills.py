@@ -71,5 +71,5 @@ def test_without_a_count_the_resident_size_tells_what_is_probable(tmp_path: Path
     assert kills.explain(-15, 15 * GIB) == ""
 
 
-def test_a_host_that_tells_nothing_explains_nothing(tmp_path: Path) -> None:
+def test_a_host_without_memory_counters_explains_no_kill(tmp_path: Path) -> None:
     assert MemoryKills(tmp_path).explain(-9, GIB) == ""

@@ -66,7 +66,7 @@ def test_a_container_without_a_process_limit_has_no_shortage(room: ResourceLimit
     [("9:pids:/job/step", "pids/job"), ("0::/job/step", "job"), ("8:cpu,pids:/job/step", "pids/job/step")],
     ids=["first version, a group above", "second version, a group above", "a group of its own"],
 )
-def test_the_groups_of_the_process_count_where_it_sees_those_of_the_machine(
+def test_the_control_group_of_the_process_limits_its_tasks(
     room: ResourceLimits, tmp_path: Path, line: str, folder: str
 ) -> None:
     (tmp_path / "proc" / "self").mkdir()

@@ -117,7 +117,7 @@ async def test_output_is_read_after_the_launcher_has_gone() -> None:
 
 
 @in_loop
-async def test_closing_ends_when_the_launcher_ends_meanwhile() -> None:
+async def test_draining_ends_when_the_launcher_closes_its_end() -> None:
     story = Story()
     forwarder = await story.open()
     forwarder.tell(Remark("x" * 1_000_000))  # more than a pipe holds

@@ -200,9 +200,7 @@ async def test_a_worker_that_ends_with_0_and_is_stopped_then_has_left() -> None:
 
 @pytest.mark.parametrize(("returncode", "is_early"), [(0, False), (3, True)])
 @alone
-async def test_a_worker_that_ends_because_it_was_stopped_or_fails_has_not_left(
-    returncode: int, *, is_early: bool
-) -> None:
+async def test_a_stopped_or_failed_worker_does_not_count_as_one_that_left(returncode: int, *, is_early: bool) -> None:
     script = f"trap 'exit {returncode}' TERM; echo $$ > ready; while :; do sleep 0.01; done"
     async with watching("sh", "-c", script) as room:
         room.watch.launch(LAUNCHES[0])

@@ -274,7 +274,7 @@ def test_a_dry_run_writes_no_log(tmp_path: Path) -> None:
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}"
 
 
-def test_hvdruns_own_lines_have_their_time_as_well(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_hvdrun_itself_carry_a_timestamp(capfd: pytest.CaptureFixture[str]) -> None:
     def launch(_spec: JobSpec, console: Console) -> int:
         console.page(Page(rank=0, worker=Worker(Slot("a", 0), 1)))
         console.notice("words")
@@ -315,7 +315,7 @@ def test_a_python_that_reads_its_program_from_standard_input_is_refused(
         ([], "-np 2 python train.py"),
     ],
 )
-def test_the_number_of_workers_is_also_understood_where_it_must_not_stand(
+def test_a_misplaced_number_of_workers_is_refused_with_a_correct_command(
     words: list[str], example: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words, REFUSE) == 2

@@ -98,7 +98,7 @@ def test_a_reader_that_pauses_does_not_hold_up_the_end(pipe: Screen) -> None:
 
 
 @in_loop
-async def test_an_end_without_limit_waits_for_the_reader_until_another_sets_one(pipe: Screen) -> None:
+async def test_a_close_without_limit_waits_for_the_reader_until_a_later_close_sets_a_limit(pipe: Screen) -> None:
     writer = Writer()
     writer.put(pipe.writing, b"x" * 1_000_000)
     patient = asyncio.create_task(writer.close(None))

@@ -138,12 +138,12 @@ def test_the_options_of_the_command_line_outweigh_the_configuration(home: Path, 
     assert target.keys == (key, Path("/another/key"))
 
 
-def test_the_agents_are_started_as_the_job_wants_it(spec: JobSpec) -> None:
+def test_an_agent_is_started_with_the_job_s_python_prefix_and_directory(spec: JobSpec) -> None:
     agent = SshTransports().make("a", spec)._agent
     assert (agent.python, agent.prefix, agent.directory) == ("/usr/bin/python3", "source env.sh", "/data")
 
 
-def test_all_hosts_together_log_in_only_so_many_at_a_time(spec: JobSpec) -> None:
+def test_all_hosts_share_one_limit_of_simultaneous_logins(spec: JobSpec) -> None:
     transports = SshTransports()
     assert len({id(transports.make(host, spec)._gate) for host in HOSTS}) == 1
 

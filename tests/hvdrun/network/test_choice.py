@@ -89,7 +89,7 @@ def test_the_addresses_that_serve_best_are_chosen(name: str) -> None:
     assert " | ".join(list_addresses(choice).values()) == expected
 
 
-def test_a_near_network_is_better_than_a_fast_one() -> None:
+def test_a_network_with_short_round_trips_is_preferred_to_one_of_higher_speed() -> None:
     choice = choose(make_findings(FAST, slow=("10.1.0.1",)))
     assert list_addresses(choice) == {"a": "eth0 10.0.0.1", "b": "eth0 10.0.0.2"}
 
@@ -205,7 +205,7 @@ def find_complete(connectivity: Connectivity) -> dict[str, set[str]]:
 
 
 @given(drawn_connectivity())
-def test_a_choice_was_proven_by_all_and_exists_whenever_it_can(
+def test_a_chosen_network_connects_all_hosts_and_is_found_wherever_one_does(
     connectivity: Connectivity,
 ) -> None:
     complete = find_complete(connectivity)

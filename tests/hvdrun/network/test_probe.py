@@ -56,7 +56,7 @@ async def prove(host: str, *endpoints: Endpoint, limit_seconds: float = LIMIT_SE
 
 @pytest.mark.parametrize("address", ADDRESSES)
 @in_loop
-async def test_a_listener_is_proven_with_the_way_to_it(address: str) -> None:
+async def test_the_proof_of_a_listener_has_the_source_address_and_the_time(address: str) -> None:
     async with listening("a", address) as endpoint:
         (proof,) = await prove("a", endpoint)
     assert (proof.host, proof.address) == ("a", address)

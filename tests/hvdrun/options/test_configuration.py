@@ -80,7 +80,7 @@ def test_the_command_of_the_file_is_run_where_no_command_is_typed(
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
-def test_an_empty_file_gives_nothing(tmp_path: Path, text: str) -> None:
+def test_an_empty_configuration_sets_no_option(tmp_path: Path, text: str) -> None:
     assert read_configuration(write(tmp_path, text)).given == {}
 
 

@@ -115,7 +115,7 @@ def test_a_switch_takes_no_value() -> None:
 
 
 @pytest.mark.parametrize("words", ["-mca", "-mca pml", "--mca=pml", "-np 2 -mca"])
-def test_a_flag_of_two_words_wants_both(words: str) -> None:
+def test_a_flag_of_two_words_is_refused_without_both(words: str) -> None:
     with pytest.raises(UsageError, match=r"^--?mca lacks its value: it takes two words"):
         find_command(words.split())
 

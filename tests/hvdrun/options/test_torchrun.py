@@ -68,7 +68,7 @@ def test_the_accelerators_or_cores_of_this_machine_are_counted(asked: str, gpus:
         ("-- train.py -- -x", "python train.py -- -x"),
     ],
 )
-def test_the_script_is_what_torchrun_takes_it_for(words: str, command: str) -> None:
+def test_the_words_of_torchrun_become_the_command_that_torchrun_would_run(words: str, command: str) -> None:
     assert " ".join(read(words).command) == command
 
 

@@ -22,7 +22,7 @@ WORKER = {"HVD_JOB": "job", "HVD_SLOT": "a:0", "HVD_INCARNATION": "1"}
 INNER = {"HVD_JOB": "job/a/0.1/inner", "HVD_SLOT": "localhost:0", "HVD_INCARNATION": "1"}
 
 
-def test_a_process_is_seen_as_it_is() -> None:
+def test_a_living_process_is_found_with_its_parent_session_and_start() -> None:
     with sleeping() as sleeper:
         seen = find(sleeper.pid)
     assert (seen.pid, seen.parent, seen.session) == (sleeper.pid, os.getpid(), sleeper.pid)
@@ -39,7 +39,7 @@ def test_a_process_that_has_gone_is_not_found_and_not_signalled() -> None:
     processes.kill(seen, signal.SIGKILL)
 
 
-def test_a_name_may_look_like_what_follows_it(tmp_path: Path) -> None:
+def test_a_process_whose_name_looks_like_the_next_fields_of_stat_is_read_correctly(tmp_path: Path) -> None:
     program = tmp_path / "x) Z 1 ("
     shutil.copy("/bin/sleep", program)
     with subprocess.Popen([program, "600"]) as process:

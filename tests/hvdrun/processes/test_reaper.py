@@ -120,7 +120,7 @@ async def test_a_worker_that_leads_no_session_yet_is_killed_alone() -> None:
 
 
 @in_loop
-async def test_a_look_that_finds_no_file_to_look_with_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_for_orphans_without_a_free_descriptor_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     real = processes.running
     failures = iter([True, True])
 

@@ -79,7 +79,7 @@ def test_a_signal_stops_the_job_with_a_shell_s_code_for_it(number: signal.Signal
     assert answer(number) == [(128 + number, f"received {number.name}")]
 
 
-def test_other_signals_suspend_it_are_a_stop_notice_or_are_for_the_workers() -> None:
+def test_other_signals_suspend_hvdrun_count_as_a_stop_notice_or_are_passed_to_the_workers() -> None:
     suspended = [("suspend", number) for number in SUSPENDING]
     said = answer(*SUSPENDING, signal.SIGUSR2, signal.SIGUSR1, signal.SIGINT)
     assert said == [*suspended, "notice", ("pass on", signal.SIGUSR1), (130, "received SIGINT")]
@@ -113,7 +113,9 @@ def test_a_signal_that_process_1_forwards_too_is_no_second_request() -> None:
 
 @pytest.mark.parametrize("number", SUSPENDING, ids=lambda number: number.name)
 @pytest.mark.parametrize("has_shell", [True, False])
-def test_a_process_stops_where_a_shell_can_continue_it(number: signal.Signals, *, has_shell: bool) -> None:
+def test_a_process_suspends_itself_only_below_a_shell_that_can_continue_it(
+    number: signal.Signals, *, has_shell: bool
+) -> None:
     """The leader of a session has no shell above it, as with `ssh -t`."""
     started = [sys.executable, "-c", STOPS, str(int(number))]
     group = 0 if has_shell else None

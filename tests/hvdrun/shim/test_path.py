@@ -30,11 +30,11 @@ def test_the_folder_comes_first_and_the_users_own_is_kept(mode: str, own: bytes 
 
 
 @pytest.mark.parametrize("own", [None, b"", b"/a", b"/a::/b"])
-def test_off_leaves_it_as_it_is(own: bytes | None) -> None:
+def test_the_mode_off_does_not_change_the_path(own: bytes | None) -> None:
     assert search(ShimMode.OFF, own) == own
 
 
-def test_in_a_job_within_a_job_the_folder_stands_once_or_not_at_all() -> None:
+def test_the_path_of_a_nested_job_has_the_folder_at_most_once() -> None:
     assert search(ShimMode.AUTO, OURS + b":/a") == OURS + b":/a"
     assert search(ShimMode.ON, OURS) == OURS
     assert search(ShimMode.OFF, OURS + b":/a") == b"/a"

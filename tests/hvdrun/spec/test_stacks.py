@@ -32,7 +32,9 @@ INSTALLED = Frame("/opt/venv/lib/python3.12/site-packages/worker_runtime/engine/
         ((), None),
     ],
 )
-def test_the_place_is_the_programs_own(frames: tuple[Frame, ...], place: Frame | None) -> None:
+def test_the_place_of_a_stack_is_the_program_s_innermost_frame_if_it_has_one(
+    frames: tuple[Frame, ...], place: Frame | None
+) -> None:
     assert Stack(1, frames).place == place
 
 

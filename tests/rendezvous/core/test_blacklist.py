@@ -25,7 +25,7 @@ def test_half_of_its_slots_rounded_up_close_a_host(slots: int, closed: int) -> N
     assert find_closed(blacklist, 0) == {"a": 10.0}
 
 
-def test_a_closed_host_says_which_slot_closed_it_and_why() -> None:
+def test_the_reason_of_a_closed_host_names_the_closed_slot_and_its_failures() -> None:
     blacklist = fail(Blacklist(), *[A0] * 3, A1, offered=3)
     fewer = fail(blacklist, A1, offered=2)  # the host offers fewer slots, of which half are closed
     why = "3 workers failed there before they had trained a step (--slot-failures)"

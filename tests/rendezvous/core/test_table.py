@@ -22,7 +22,7 @@ def test_a_table_of_any_depth_holds_what_a_dict_holds(size: int) -> None:
 
 
 @given(st.integers(1, 2000), st.lists(st.tuples(st.integers(0, 1999), st.integers()), max_size=20))
-def test_replacing_does_what_a_dict_does_and_leaves_the_former_table_as_it_was(
+def test_a_replaced_entry_is_in_the_new_table_alone_as_in_a_copied_dict(
     size: int, changes: list[tuple[int, int]]
 ) -> None:
     wanted = dict.fromkeys(range(size), 0)

@@ -34,7 +34,7 @@ def test_a_limit_that_the_kernel_does_not_change_stays(
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits
 
 
-def test_connections_leave_files_for_everything_else(limits: tuple[int, int]) -> None:
+def test_connections_use_less_than_half_of_the_file_limit(limits: tuple[int, int]) -> None:
     low, _ = limits
     assert 0 < 2 * count_connections() < low
 

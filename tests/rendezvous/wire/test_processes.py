@@ -37,7 +37,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
 
 
 @given(messages)
-def test_a_message_arrives_as_it_was_with_its_length_before_it(message: Message) -> None:
+def test_an_encoded_message_has_its_length_in_front_and_is_decoded_unchanged(message: Message) -> None:
     data = forking.encode(message)
     assert LENGTH.unpack_from(data) == (len(data) - LENGTH.size,)
     assert forking.decode(data[LENGTH.size :]) == message
@@ -95,5 +95,5 @@ def test_an_answer_is_found_after_other_output(objection: str, before: bytes) ->
 
 
 @pytest.mark.parametrize("output", [b"", b"hello\n", b'{"objection": \n', b'{"objection": x}', b'{"port": 3}\n'])
-def test_output_without_an_answer_is_read_as_none_yet(output: bytes) -> None:
+def test_output_without_an_answer_is_read_as_no_answer(output: bytes) -> None:
     assert read_answer(output) is None

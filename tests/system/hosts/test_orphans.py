@@ -117,7 +117,7 @@ def test_a_host_that_falls_silent_is_lost(pair: Cluster, fault: Callable[[Host],
     pair.end_sessions()
 
 
-def test_a_host_that_thaws_when_it_was_given_up_ends_its_part(pair: Cluster) -> None:
+def test_a_host_that_thaws_after_its_loss_ends_its_processes(pair: Cluster) -> None:
     running = start(pair, *LEASE)
     pair["host2"].freeze()
     finished = running.wait()

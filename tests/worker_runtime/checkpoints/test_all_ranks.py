@@ -220,7 +220,9 @@ def test_messages_name_skipped_and_loaded_checkpoints(tmp_path: Path, capsys: py
     assert state.epoch == 1
 
 
-def test_handlers_and_optimizers_a_programs_own_are_kept_as_they_say(ranks: RankPool, tmp_path: Path) -> None:
+def test_a_checkpoint_keeps_registered_handlers_and_object_states_and_refuses_a_bare_state(
+    ranks: RankPool, tmp_path: Path
+) -> None:
     def body(folder: Path) -> object:
         class Handler(states.StateHandler):
             """Keeps a set as any object is kept that pickle takes."""

@@ -26,7 +26,9 @@ def release(operation: Operation[object], members: tuple[int, ...] = (0, 1), val
     ],
     ids=lambda part: type(part).__name__,
 )
-def test_agreements_ask_by_name_and_move_nothing(operation: Operation[object], kind: Kind, name: str) -> None:
+def test_an_agreement_is_requested_under_its_name_and_carries_no_payload(
+    operation: Operation[object], kind: Kind, name: str
+) -> None:
     assert (operation.request.signature.kind, operation.request.name, operation.title) == (kind, name, name)
     assert (operation.payload, operation.start(None, release(operation))) == (b"", ())
 

@@ -30,7 +30,7 @@ def reduce(
 
 
 @in_two_ways
-def test_an_extreme_is_nan_where_any_rank_has_one(way: str) -> None:
+def test_a_minimum_or_maximum_is_nan_where_any_rank_has_nan(way: str) -> None:
     """Gloo alone would keep some of them; which ones depends on who compares what with what."""
 
     def make_values(rank: int, holders: list[int], dtype: torch.dtype) -> torch.Tensor:

@@ -93,7 +93,7 @@ def test_a_joined_rank_gives_no_rows_where_that_is_tolerated() -> None:
     assert run(body, size=3, joined=1) == [expected, None, expected]
 
 
-def test_data_inside_the_request_and_commits_need_nothing() -> None:
+def test_operations_without_data_of_their_own_start_no_work_on_a_joined_rank() -> None:
     for operation in (Allreduce([torch.ones(2)], Combination(), PAIR, "allreduce.x"), CommitRound(PAIR)):
         release = Release(3, operation.request, (0, 1), joined=(1,))
         neutral = make_neutral(release, 1)

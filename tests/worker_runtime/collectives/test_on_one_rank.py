@@ -28,7 +28,7 @@ SCALED_MAX, ADASUM = Combination(Reduction.MAX, 1.0, 2.0), Combination(Reduction
 
 
 @pytest.mark.parametrize("make", [*itertools.chain(*MAKERS.values())])
-def test_an_operation_alone_gives_a_copy_and_how_many_rows(
+def test_an_operation_of_one_rank_returns_a_copy_and_the_number_of_its_rows(
     make: Callable[[torch.Tensor, Members], Operation[object]],
 ) -> None:
     x = torch.tensor([2.0, 4.0], requires_grad=True)

@@ -218,7 +218,7 @@ def test_a_collective_inside_a_transform_is_refused(run: Callable[[torch.Tensor]
     assert check_tensors("allreduce.x", [torch.ones(2)]) == "cpu"
 
 
-def test_a_tensor_without_values_is_refused_and_so_is_where_all_are() -> None:
+def test_fake_tensors_are_refused_and_real_ones_where_all_are_fake() -> None:
     with FakeTensorMode():
         fake = torch.ones(2)
         with pytest.raises(ValueError, match=r"x: collectives cannot run under FakeTensorMode or make_fx"):

@@ -79,7 +79,7 @@ def test_the_bell_is_not_closed_under_a_thread_that_drives_still(monkeypatch: py
         os.fstat(background._bell)
 
 
-def test_a_burst_is_driven_when_it_has_ended() -> None:
+def test_the_background_thread_drives_after_a_burst_of_submissions() -> None:
     driven = _Driven(growing=6)
     background = driven.make()
     background.ring()

@@ -86,7 +86,7 @@ def test_a_process_that_was_closed_or_killed_is_replaced() -> None:
         assert len({first, second, pid_of(process)}) == 3
 
 
-def test_no_process_runs_before_a_generation_needs_it() -> None:
+def test_the_sequencer_has_no_endpoint_before_its_first_generation() -> None:
     with closing(SequencerChild("127.0.0.1")) as process, pytest.raises(SequencerStartError, match="never activated"):
         process.await_endpoint(LIMIT)
 

@@ -80,7 +80,7 @@ def test_shutdown_and_init_begin_a_new_table(ranks: RankPool) -> None:
     assert ranks.run(body, size=1) == [((1, 2), (2, True, [1, 2]), (0, False, []), 1)]
 
 
-def test_alone_every_operation_is_done_when_it_is_submitted_and_a_closed_engine_takes_nothing() -> None:
+def test_an_engine_of_one_rank_completes_operations_on_submission_and_refuses_them_when_closed() -> None:
     engine = Engine()
     members = engine.find_members(GLOBAL_SET, "x")
     operation = Allreduce([torch.ones(1)], SUM, members, "allreduce.x")

@@ -117,7 +117,7 @@ def test_a_commit_that_all_have_requested_is_done_with_its_ranks(scene: Scene) -
     assert (engine.rank, engine.size, engine.generation, engine.steps.original_ranks) == (0, 2, 2, (0, 2))
 
 
-def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: Scene) -> None:
+def test_a_stop_notice_counts_from_the_first_step_released_after_the_notice(scene: Scene) -> None:
     engine = scene.engine
     engine.current.stops_from = 8
     for number, index in ((1, 7), (2, 8)):
@@ -377,7 +377,7 @@ def test_only_short_and_recent_responses_are_reported(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
-def test_an_operation_that_was_made_before_is_renewed_when_it_is_submitted_after(
+def test_an_operation_made_in_one_generation_is_renewed_when_it_is_submitted_in_the_next(
     scene: Scene, *, is_resumed: bool
 ) -> None:
     """Also while the next generation is connected."""

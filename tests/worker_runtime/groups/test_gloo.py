@@ -209,7 +209,7 @@ def test_of_many_pairs_some_are_named() -> None:
     assert str(error).endswith("rank 3 cannot reach rank 9 on 10.0.0.9, and 3 more")
 
 
-def test_a_listener_is_closed_with_the_generation_and_where_it_cannot_listen(store: Store) -> None:
+def test_a_listener_is_closed_at_the_end_of_its_generation_and_an_unusable_address_raises(store: Store) -> None:
     with Reachability(store, 0, 2, "127.0.0.1", LIMIT_SECONDS):
         port = int(store.get("listener/0").split()[0])
         assert probe({0: ("127.0.0.1", port)}) == []

@@ -38,7 +38,7 @@ def test_a_group_is_made_once_with_the_ranks_place_in_the_set() -> None:
     ]
 
 
-def test_a_set_that_is_gone_takes_its_groups_along_and_no_others() -> None:
+def test_the_end_of_a_process_set_closes_the_groups_of_that_set_alone() -> None:
     groups, _ = make_groups()
     kept, ended = groups.find(1, (0, 1)), groups.find(2, (0, 1))
     groups.end(2)

@@ -67,7 +67,7 @@ def test_a_name_that_no_server_resolves_is_requested_three_times(silent_server: 
     assert count_questions(silent_server) == 3
 
 
-def test_the_settings_come_back_and_are_this_thread_s_own() -> None:
+def test_brief_lookups_change_the_resolver_of_their_thread_alone_and_restore_it() -> None:
     def read() -> tuple[int, int]:
         state = torch_store._find_resolver()
         return state.retrans, state.retry

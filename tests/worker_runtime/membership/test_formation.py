@@ -115,7 +115,7 @@ def test_a_formation_that_is_abandoned_before_it_is_published_says_nothing(scene
         (InitializationError("rank 1 is not there"), ": {}: rank 1 is not there"),  # it may try again
     ],
 )
-def test_a_fault_of_its_own_is_final_and_a_connection_that_fails_is_not(
+def test_an_error_of_this_worker_is_final_and_a_failed_connection_is_not(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception, reported: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:

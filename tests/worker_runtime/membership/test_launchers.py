@@ -214,5 +214,5 @@ def test_generations_do_not_read_each_others_files() -> None:
             other.await_sequencer(2)
 
 
-def test_the_own_address_is_the_one_that_leads_to_the_master() -> None:
+def test_a_rank_s_address_is_that_of_its_route_to_the_master() -> None:
     assert find_own_address(Master("127.0.0.1", 1)) == "127.0.0.1"

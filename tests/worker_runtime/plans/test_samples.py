@@ -45,7 +45,7 @@ def test_samples_that_a_deal_among_three_leaves_keep_their_order(
     assert ledger.list_left([str(sample) for sample in range(count)]) == [str(sample) for sample in left]
 
 
-def test_a_deal_is_of_what_the_former_ones_have_left() -> None:
+def test_a_deal_distributes_the_samples_that_earlier_deals_have_left() -> None:
     ledger = Ledger().deal(3).record(1, [1]).deal(2).record(2)
     assert ledger.list_left(range(8)) == [6, 7]  # of 1 3 4 5 6 7
 

@@ -8,7 +8,7 @@ from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.ordering.requests import Reduction
 
 
-def test_a_gradient_keeps_its_place_unless_it_must_be_kept(world: World) -> None:
+def test_a_gradient_is_reduced_in_its_own_memory_unless_that_must_be_kept(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3, in_place=True)
         seen = []

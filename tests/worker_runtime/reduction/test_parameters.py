@@ -207,7 +207,7 @@ def test_gradients_that_are_accumulated_while_a_parameter_changes_its_dtype_are_
 
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("change", [double, grow, grow_one])
-def test_a_form_that_only_one_rank_changes_is_reported_to_all_until_all_have_it(
+def test_parameters_changed_on_one_rank_raise_on_all_until_all_have_the_change(
     world: World, change: Callable[[list[torch.Tensor]], None], steps: int
 ) -> None:
     def body(engine: ThreadEngine) -> object:

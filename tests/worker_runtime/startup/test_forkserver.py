@@ -113,14 +113,14 @@ def test_a_folder_that_was_made_since_is_searched(tmp_path: Path) -> None:
         assert server.fork(tmp_path, "script.py").end() == (0, f"{late / 'late.py'}\n", "")
 
 
-def test_the_garbage_collector_is_as_it_was(tmp_path: Path) -> None:
+def test_a_forked_worker_keeps_the_garbage_collector_enabled_or_disabled(tmp_path: Path) -> None:
     script = "import gc; print(gc.isenabled(), gc.get_freeze_count() > 0)"
     for before, enabled in ((None, True), ("import gc; gc.disable()", False)):
         with running(tmp_path, script, preload=before) as server:
             assert server.fork(tmp_path, "script.py").end() == (0, f"{enabled} True\n", "")
 
 
-def test_an_agent_that_goes_in_the_middle_of_a_word_ends_it() -> None:
+def test_the_forkserver_exits_when_its_agent_closes_amid_a_message() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.send(LENGTH.pack(10) + b"12345")

@@ -160,7 +160,7 @@ def test_as_many_threads_are_used_as_if_set_before_the_imports(wanted: int | Non
     assert len(before) == 4
 
 
-def test_one_thread_is_left_as_it_is() -> None:
+def test_a_thread_count_of_one_is_kept() -> None:
     assert count("import numpy", {"OMP_NUM_THREADS": "1"}, "process_image.set_thread_counts(1)") == [
         None,
         ["openblas", 1],

@@ -259,7 +259,9 @@ def compare_facts(server: Server, folder: Path, *words: str) -> dict[str, Any]:
     ],
     ids=" ".join,
 )
-def test_a_program_finds_itself_as_it_was_named(server: Server, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_forked_program_sees_the_path_and_arguments_of_an_executed_one(
+    server: Server, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     for folder in ("with blanks", "package"):
         (tmp_path / folder).mkdir()
     for name in ("script", "with blanks/script", "with blanks/__main__", "package/__main__", "package/module"):

@@ -33,7 +33,7 @@ def test_a_file_is_valid_after_each_write(tmp_path: Path) -> None:
     assert read(path)[-1] == {"b": 1}
 
 
-def test_a_full_part_names_the_next_one(tmp_path: Path) -> None:
+def test_a_full_part_of_a_timeline_names_the_next_part(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     file = open_file(path, part_bytes=400)
     for number in range(20):

@@ -122,7 +122,7 @@ def test_an_object_that_is_no_loss_is_refused_and_the_next_step_works(ranks: Ran
     assert ranks.run(body) == [-1.5] * 2
 
 
-def test_a_loss_that_some_ranks_lack_is_reported_on_all(ranks: RankPool) -> None:
+def test_a_closure_without_a_loss_on_some_ranks_raises_on_all(ranks: RankPool) -> None:
     def body() -> None:
         parameter, optimizer = make_optimizer()
         with pytest.raises(hvd.HorovodInternalError, match="no loss"):

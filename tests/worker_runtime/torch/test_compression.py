@@ -18,7 +18,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("compressor", "dtype", "travels_as"), CASES, ids=lambda value: getattr(value, "__name__", value)
 )
-def test_a_tensor_travels_smaller_and_comes_back_as_it_was(
+def test_a_compressed_tensor_is_decompressed_to_its_dtype_and_values(
     compressor: type[Compression.none], dtype: torch.dtype, travels_as: torch.dtype
 ) -> None:
     tensor = torch.tensor([1, 0], dtype=dtype)

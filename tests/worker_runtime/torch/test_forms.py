@@ -54,7 +54,7 @@ def test_a_compressor_of_any_kind_is_applied(ranks: RankPool, form: str) -> None
     assert ranks.run(body) == [[(True, part)] * len(compressors) for part in parts]
 
 
-def test_a_group_gives_a_list_or_for_a_handle_a_tuple(ranks: RankPool) -> None:
+def test_a_grouped_call_returns_a_list_and_its_handle_a_tuple(ranks: RankPool) -> None:
     def body() -> object:
         grouped = [form for form in FORMS if form.startswith("grouped_")]
         results = [getattr(hvd, form)((torch.ones(2), torch.ones(1, 3))) for form in grouped]

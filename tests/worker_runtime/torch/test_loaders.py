@@ -239,7 +239,7 @@ def test_an_indivisible_loader_is_refused_with_code_to_write_by_hand(
     [DistributedSampler(DATA, 2, 1), PassSampler(DATA, 2, 1), RankSampler(Order())],
     ids=lambda each: type(each).__name__,
 )
-def test_a_loader_that_is_split_already_stays_as_it_is(sampler: Sampler[int]) -> None:
+def test_a_loader_with_a_distributed_sampler_is_not_split_again(sampler: Sampler[int]) -> None:
     given = make_loader(sampler=sampler)
     assert split_data(given) is given
 

@@ -154,7 +154,7 @@ def test_a_host_is_reached_through_two_jump_hosts(home: Home, server: SshServer,
         reach(target)
 
 
-def test_a_way_through_a_jump_host_that_fails_names_it(home: Home, server: SshServer, tmp_path: Path) -> None:
+def test_an_error_of_a_jump_host_names_that_host(home: Home, server: SshServer, tmp_path: Path) -> None:
     with reserve_port() as closed, serving(tmp_path / "jump", options=("AllowTcpForwarding no",)) as jump:
         home.trust(server, jump)
         home.configure(

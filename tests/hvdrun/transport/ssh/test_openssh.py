@@ -24,5 +24,7 @@ pytestmark = needs_sshd
         ),
     ],
 )
-def test_a_configuration_leads_where_it_leads_ssh(home: Home, server: SshServer, extra: str, *, gets_in: bool) -> None:
+def test_an_ssh_configuration_that_logs_in_with_ssh_logs_in_with_hvdrun(
+    home: Home, server: SshServer, extra: str, *, gets_in: bool
+) -> None:
     assert log_in(home, server, known=server.known_line(), extra=extra) is gets_in

@@ -70,7 +70,7 @@ def two_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
 @pytest.mark.parametrize("case", [
     pytest.param(case, id=name, marks=() if name in DAILY else NIGHTLY) for name, case in POLICIES.items()
 ])  # fmt: skip
-def test_a_policy_lets_hvdrun_in_where_it_lets_ssh_in(
+def test_an_ssh_policy_admits_hvdrun_exactly_where_it_admits_ssh(
     home: Home, two_keys: SshServer, tmp_path: Path, case: tuple[str, str, tuple[str, ...], bool]
 ) -> None:
     extra, kind, options, gets_in = case

@@ -168,7 +168,7 @@ async def test_a_transport_that_was_never_opened_has_no_tunnel(home: Home) -> No
 
 
 @in_loop
-async def test_an_open_that_is_given_up_leaves_nothing(home: Home, server: SshServer, tmp_path: Path) -> None:
+async def test_a_cancelled_open_ends_the_remote_session(home: Home, server: SshServer, tmp_path: Path) -> None:
     transport = make_transport(home.target(server), write_silent(tmp_path))
     opening = asyncio.create_task(transport.open())
     await happen(lambda: "cat" in list_names(server), "the start on the other side")

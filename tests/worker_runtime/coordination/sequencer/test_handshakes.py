@@ -82,7 +82,7 @@ def is_open(peer: socket.socket) -> bool:
     return False
 
 
-def test_a_greeting_is_passed_on_when_it_is_complete(port: Port) -> None:
+def test_a_greeting_in_pieces_is_passed_on_once_it_is_complete(port: Port) -> None:
     peer, greeting = port.connect(), make_greeting()
     peer.sendall(greeting[:5])
     port.poller.wait(LIMIT_SECONDS)

@@ -33,7 +33,7 @@ def read(run: ReleaseRange) -> dict[int, list[tuple[int, int, Sequence[int], byt
     }
 
 
-def test_a_burst_is_released_as_one_by_each_ranks_own_numbers() -> None:
+def test_consecutive_releases_become_one_range_in_the_numbers_of_each_rank() -> None:
     run = ReleaseRange(make_release(5), make_asked(0, 7), b"ab")
     assert run.take(make_release(6), make_asked(1, 8), b"")
     assert run.take(make_release(7), make_asked(2, 9), b"c")

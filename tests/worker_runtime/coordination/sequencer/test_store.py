@@ -157,7 +157,7 @@ def test_connections_between_members_are_distinguished_from_a_stranger_s(
     assert indexes == matched
 
 
-def test_all_members_hear_the_same_of_a_stranger_and_each_of_its_own(process: Process) -> None:
+def test_all_members_learn_of_the_same_stranger_and_each_of_its_own_end(process: Process) -> None:
     stores = [open_store(process, rank) for rank in range(2)]
     for said in (0, 8):
         ends = [[FROM_A], [(B, STRANGER, said), AT_B]]

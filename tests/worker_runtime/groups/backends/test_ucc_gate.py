@@ -159,7 +159,7 @@ def test_the_time_limit_is_gloos() -> None:
         CALLS["allreduce"](group, TRUSTED).wait()
 
 
-def test_an_interruption_reaches_both() -> None:
+def test_an_interruption_ends_the_works_of_ucc_and_of_gloo() -> None:
     connections = StubConnections()
     group = make(StubGroup(StubWork(is_ended=False)), StubGroup(), connections)
     work = CALLS["allreduce"](group, TRUSTED)

@@ -103,7 +103,7 @@ def test_several_objects_of_a_kind_stand_under_any_name_and_are_attributes(ranks
     assert ranks.run(body) == [(*expected, None)] * 2
 
 
-def test_another_object_can_be_put_in_the_place_of_one(ranks: RankPool) -> None:
+def test_an_attribute_of_the_state_can_be_replaced_by_another_object(ranks: RankPool) -> None:
     def body() -> object:
         (first, _), (second, _) = make_training(0, 0.1), make_training(1, 0.1)
         state = hvd.elastic.TorchState(model=first)

@@ -86,7 +86,7 @@ def test_text_that_is_no_version_is_refused(util: ModuleType, version: object) -
         util.is_version_greater_equal_than(version, "1.0.0")
 
 
-def test_average_and_op_become_one(util: ModuleType) -> None:
+def test_the_arguments_average_and_op_are_combined_into_one_op(util: ModuleType) -> None:
     choose = util.get_average_backwards_compatibility_fun(SimpleNamespace(Average=0, Sum=1))
     assert choose(op=None, average=None) == 0
     assert choose(op=4, average=None) == 4
