@@ -236,7 +236,7 @@ def read_foreign(launcher: str, words: Sequence[str]) -> JobSpec | str:
     """The same for the command line of horovodrun or torchrun.
 
     Raises:
-        HvdrunError: as `read_request`.
+        HvdrunError: see `read_request`.
     """
     from hvdrun.cli import horovodrun, torchrun  # noqa: PLC0415 - hvdrun itself does without them
 

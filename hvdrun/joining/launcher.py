@@ -59,7 +59,7 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
         LaunchError: hvdrun cannot launch the job.
         Exception: an unexpected error in one of its tasks.
     """
-    place = await in_thread(partial(choose_place, joining))  # it looks a name up
+    place = await in_thread(partial(choose_place, joining))  # in a thread: `choose_place` looks a name up
     tasks = BackgroundTasks()
     roster = Roster(spec.limits.lease_seconds, tasks)
 

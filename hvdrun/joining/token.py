@@ -142,7 +142,7 @@ def write_secret(path: Path, text: bytes) -> None:
         _write_new(unfinished, text)
         unfinished.rename(path)
     except OSError as error:
-        with suppress(OSError):  # it was not created
+        with suppress(OSError):  # the file was not created
             unfinished.unlink()
         raise _explain_unwritable(path, error) from error
 
@@ -276,7 +276,7 @@ def _load_or_create(path: Path) -> Keys:
     limit = time.monotonic() + _CREATION_SECONDS
     while True:
         try:
-            with suppress(FileNotFoundError):  # it is created
+            with suppress(FileNotFoundError):  # then this job creates the file
                 return load_files(path)
             return create_files(path)
         except TokenExistsError:

@@ -26,7 +26,7 @@ _MAX_BYTES = 1024 * 1024  # /dev/zero has no end
 _OF_FILES = frozenset({"config_file", "write_config"})
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _PRIVATE = 0o600  # values of -x may be secrets
-_NOT_WRITTEN = frozenset({"dry_run"})  # it shows the job, and is no part of it
+_NOT_WRITTEN = frozenset({"dry_run"})  # the option shows the job, and is no part of the job
 
 COMMAND = "command"
 _CONTROLLER = "controller"
@@ -305,7 +305,7 @@ def _write_private(path: Path, text: bytes) -> None:
     Raises:
         OSError: it cannot be written, or is a link or another special file, which would be replaced.
     """
-    with suppress(FileNotFoundError):  # it is created now
+    with suppress(FileNotFoundError):  # then the file is new
         if not stat.S_ISREG(path.lstat().st_mode):
             raise OSError(errno.EINVAL, "it is a link, a folder or a device; name a file")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
@@ -314,6 +314,6 @@ def _write_private(path: Path, text: bytes) -> None:
             file.write(text)
         unfinished.rename(path)
     except OSError:
-        with suppress(OSError):  # it was not created
+        with suppress(OSError):  # the unfinished file was not created
             unfinished.unlink()
         raise

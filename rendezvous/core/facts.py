@@ -144,7 +144,7 @@ def _follow_offer(state: State) -> State:
     is_planned = state.may_restart and state.stops_at is None
     if not gone or not is_planned or state.slots_offered < state.policy.min_size:
         return state
-    slot = min(gone, key=lambda each: each.host in state.slots)  # one of a host that has none, if there is such a host
+    slot = min(gone, key=lambda each: each.host in state.slots)  # first one of a host that has no slots left
     host = None
     if slot.host not in state.slots:
         host = slot.host

@@ -344,7 +344,7 @@ class Explanation(StrEnum):
     NONE = "nothing"
     SENTENCE = "sentence"
     WORKER_PAGE = "page of a worker"
-    RECOVERY_PAGE = "page of a recovery"  # that was not possible
+    RECOVERY_PAGE = "page of a recovery"  # of a recovery that was not possible
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tests.lab.requirements import require_lab
 from tests.waiting import LIMIT_SECONDS
 
 ALL_PROCESSES = 8  # the keeper, three hosts, two servers, two that sleep
-# An owner with processes on its hosts; it says what there is to look for, and waits.
+# The owner of a lab with processes on its hosts: prints what the test looks for, and waits.
 OWNER = """
 import sys
 from tests.lab.lab import Lab

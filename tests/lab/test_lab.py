@@ -106,7 +106,7 @@ def test_all_processes_of_a_host_are_found_wherever_they_went(lab: BuildLab) -> 
         left = [one for one in hosts["host1"].processes() if one not in hosts["host1"].sshd.processes()]
         return left != [] and all("sleep 61" in str(one) for one in left)
 
-    wait_until(is_found)  # it becomes what it is to be in several steps, and the login ends meanwhile
+    wait_until(is_found)  # the left process runs `sleep` after several steps, and the login ends meanwhile
     assert hosts["host2"].processes() == ()
 
 

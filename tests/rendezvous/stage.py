@@ -124,7 +124,7 @@ class Sequencing:
         """See `rendezvous.server.relay.SequencerProvider`."""
         self.published.append(published)
         if self.is_slow or all(assignment.rank for _, assignment in published.members):
-            return  # it is not there yet, or another host's
+            return  # the sequencer does not listen yet, or runs on another host
         opened = Announce(published.generation, self.endpoint)
         failed = None if self.failure is None else SequencerFailed(published.generation, self.failure)
         self.posting.append(asyncio.ensure_future(post(failed or opened)))

@@ -56,7 +56,7 @@ def end_without(hvdrun: Launcher, pid: int | None) -> None:
 def stop_a_while(hvdrun: Launcher, running: Running) -> None:
     """Stop hvdrun for longer than its hosts wait, and let the job end."""
     running.send(signal.SIGSTOP)
-    time.sleep(STOPPED_SECONDS)  # it is this time that is tested
+    time.sleep(STOPPED_SECONDS)  # longer than the hosts wait for hvdrun
     running.send(signal.SIGCONT)
     hvdrun.write("end", "")
 

@@ -256,7 +256,7 @@ _PROC = r"cannot read /proc \(No such file or directory\): mount procfs there \(
 # A thread more is there while the agent examines its host.
 _GROUP = "1 worker needs 17 processes and threads, .* but pids.max of the control group leaves 1[56]; raise it"
 
-# What a program says where it does not do its work. It does it in all other environments.
+# The message of a program in an environment where it refuses to work. In all other environments it works.
 REFUSALS = {
     "few open files": {"worker": _FILES, "agent of a job": _FILES},
     **{

@@ -191,7 +191,7 @@ def test_a_reader_that_has_gone_ends_the_job(hvdrun: Launcher) -> None:
 def test_a_reader_that_pauses_after_the_workers_have_ended_loses_nothing(hvdrun: Launcher, seconds: int) -> None:
     process, stdout = hvdrun.open("-np", "1", "head", "-c", str(BYTES), "/dev/zero")
     first = stdout.read(1)
-    wait_until(lambda: find_agent(hvdrun) is None)  # it goes when hvdrun has all its output
+    wait_until(lambda: find_agent(hvdrun) is None)  # the agent ends when hvdrun has all output
     time.sleep(seconds)  # no event shows that nothing happens
     assert process.poll() is None
     assert (first + stdout.read()).count(b"\0") == BYTES

@@ -38,7 +38,7 @@ os.write(1, b"worker %d lives\\n" % os.getpid())  # print would write its line i
 wait_for("go")
 """
 FAMILY = BEGINS_FAMILY + LIVES
-# A process that has used gRPC may hang when it forks: it joins afterwards.
+# A process that has used gRPC may hang when it forks, so the worker joins after its forks.
 JOINED_FAMILY = f"{BEGINS_FAMILY}{JOIN}join(){LIVES}"
 # The daemon is known by nothing but its ancestors, which it has left.
 HIDING = f"""{WAIT_FOR}
@@ -195,7 +195,8 @@ STORIES = [
     story("worker", FAMILIES, 137, FAILED, forks=True),
     story("watchdog agent", HIDDEN, 75, LOST),
     story("agent", FAMILIES, 143, SIGNALLED, number=signal.SIGTERM),
-    # Though it is not woken: it is killed, and its watchdog does the rest. The workers have joined, so its lease runs.
+    # A stopped agent does not continue: it is killed, and its watchdog ends the workers. The workers have joined, so
+    # the lease runs.
     story("agent", JOINED_FAMILIES, 75, SILENT, "--lease", "2s", number=signal.SIGSTOP),
     story("agent", JOINED, 75, LOST, forks=True),
     story("hvdrun", SEMAPHORES, KILLED),
@@ -225,7 +226,7 @@ def test_kill_of_a_part_leaves_nothing(
     forks: bool,
 ) -> None:
     job = start(hvdrun, doing, *options, forks=forks)
-    if victims[1:] == ["agent"] and victims[0] != "watchdog":  # it has no time to do anything about the first
+    if victims[1:] == ["agent"] and victims[0] != "watchdog":  # the agent has no time to react to the first
         await_snapshot(job)  # no other process knows then which have left the worker's session and environment
         kill(job.agent, signal.SIGSTOP)
     for victim in victims:

@@ -79,7 +79,9 @@ def test_the_example_loses_a_worker_gets_another_stops_and_continues(hvdrun: Lau
     running.send(signal.SIGUSR2)
     stopped = running.wait(LIMIT_SECONDS)
     assert stopped.returncode == 75, stopped.stderr
-    hvdrun.write("train.py", text.replace("state.epoch < EPOCHS", "state.epoch < 1"))  # it is past this
+    hvdrun.write(
+        "train.py", text.replace("state.epoch < EPOCHS", "state.epoch < 1")
+    )  # the checkpoint is past this epoch
     resumed = hvdrun(*words, environment=ENVIRONMENT)
     assert (resumed.returncode, resumed.stdout) == (0, ""), resumed.stderr
     assert "hvdrun: continuing from" in resumed.stderr

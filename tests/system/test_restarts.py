@@ -11,8 +11,8 @@ from tests.house.sources import ROOT
 from tests.system.launcher import Finished, Launcher
 from tests.system.tables import rest_nightly
 
-# Trains for 12 steps, writes a checkpoint after each third, and prints the parameters' bits. The rank, round and step
-# at which something happens are words of the command, and so is what happens.
+# Trains for 12 steps, writes a checkpoint after each third, and prints the parameters' bits. The words of the
+# command are the rank, round and step of an event, and the event.
 DDP = """
 import hashlib, os, signal, sys, time
 import torch

@@ -30,7 +30,7 @@ def test_the_first_output_of_a_plain_program_ends_the_start_line(hvdrun: Launche
     hvdrun.write("program.py", PLAIN)
     with open_terminal(hvdrun, "python", "program.py") as terminal:
         terminal.wait_for(SHOWN, 60, count=3)
-        wait_until(lambda: [*map(is_shown, terminal.screen())] == [True])  # it is drawn anew meanwhile
+        wait_until(lambda: [*map(is_shown, terminal.screen())] == [True])  # the start line is drawn anew meanwhile
         hvdrun.write("go", "")
         assert terminal.wait(60) == 0
         assert sorted(terminal.screen()) == ["[0] hello from 0", "[1] hello from 1"]

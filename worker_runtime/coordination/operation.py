@@ -131,7 +131,7 @@ class State(Enum):
     """The state of an operation on this rank."""
 
     ASKED = "asked"  # submitted, or to be submitted again in the next generation
-    RELEASED = "released"  # it communicates, or its response has arrived
+    RELEASED = "released"  # communicates, or its response has arrived
     SUCCEEDED = "succeeded"  # its works are done
     FINISHED = "finished"  # its result is computed
     FAILED = "failed"

@@ -93,7 +93,7 @@ class ElasticSampler:
         is_first = RUNTIME.engine.steps.original_rank == self._find_members()[0]
         if is_begun and is_first and (left := self._count_left()):
             warnings.warn(_LEFT.format(left, self.epoch), stacklevel=2)
-        self._begin = None  # it belongs to another pass
+        self._begin = None  # what was begun belongs to another pass
         self._go_to(epoch, Ledger())
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:

@@ -258,7 +258,7 @@ class Runtime:
         job = os.environ.get(JOB) or f"{os.uname().nodename}-{os.getpid()}"
         self._timeline.start(path, job, mark_cycles=mark_cycles)
         if self.is_late:
-            return  # it may not be rank 0 of the others
+            return  # the other ranks may have another rank 0
         if engine.rank == 0:
             try:
                 self._timeline.open()

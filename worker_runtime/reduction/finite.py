@@ -31,7 +31,7 @@ FINITE = "allreduce.{}.finite"  # the operation's name, without the optimizer's
 _KINDS = ("", "NaN", "infinity", "too large for the compression")
 _NAN, _INFINITY, _COMPRESSED = range(1, len(_KINDS))
 _UNIT_SCALE = 1.0
-_REPEATS = 10  # such steps in a row, and rows: after so many, and its powers, another line follows
+_REPEATS = 10  # bad steps in a row, or rows of them: the next line follows after so many, and each power of so many
 
 Scale = torch.Tensor | float | None  # of a loss; None without a scaler
 

@@ -116,7 +116,7 @@ def _lock(descriptor: int) -> None:
     """Lock a file, unless another process does not release it in time: then two lines may be the same."""
     limit = time.monotonic() + _LOCK_SECONDS
     while time.monotonic() < limit:
-        with suppress(BlockingIOError):  # it is tried again
+        with suppress(BlockingIOError):  # another process has the lock: try again
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         time.sleep(_LOCK_PAUSE_SECONDS)

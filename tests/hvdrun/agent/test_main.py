@@ -268,7 +268,7 @@ def test_the_first_sigterm_to_a_joined_agent_is_a_stop_notice_and_the_second_end
             pass
         for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP):
             agent.send_signal(number)
-            for _ in range(3):  # one that is about to end may answer once
+            for _ in range(3):  # an agent that is about to end may answer once
                 conversation.find(b"it continues")
         agent.send_signal(signal.SIGTERM)
         agent.communicate(timeout=LIMIT_SECONDS)

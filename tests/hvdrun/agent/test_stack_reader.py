@@ -14,7 +14,7 @@ from tests.waiting import in_loop
 @in_loop
 async def test_the_answer_names_each_worker_and_the_question() -> None:
     answers: asyncio.Queue[AgentMessage] = asyncio.Queue()
-    workers = {Worker(Slot("a", 3), 2): os.getpid()}  # it has no handler
+    workers = {Worker(Slot("a", 3), 2): os.getpid()}  # this process registers no stack handler
     reader = StackReader(lambda: workers, answers.put_nowait)
     reader.answer(AskStacks(7))
     answer = await answers.get()

@@ -104,7 +104,7 @@ async def test_a_launcher_that_does_not_end_its_job_is_killed(sleeping_launcher:
 async def test_a_launcher_that_the_kernel_does_not_end_is_left(
     sleeping_launcher: LauncherChild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sleeping_launcher._process, "kill", lambda: None)  # it waits for a broken disk
+    monkeypatch.setattr(sleeping_launcher._process, "kill", lambda: None)  # as if it waited for a broken disk
     await asyncio.wait_for(in_thread(sleeping_launcher.close), LIMIT_SECONDS)
     assert sleeping_launcher.is_over
 

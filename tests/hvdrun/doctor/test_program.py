@@ -116,7 +116,7 @@ async def test_a_host_that_cannot_be_visited_is_a_finding(host: PlayedHost, sent
 @pytest.mark.parametrize("is_silent", [False, True])
 @in_loop
 async def test_a_host_whose_agent_does_not_come_is_a_finding(*, is_silent: bool) -> None:
-    host = PlayedAgent(starts=is_silent)  # it starts and says nothing, or does not start
+    host = PlayedAgent(starts=is_silent)  # the agent starts and says nothing, or does not start
     spec = complete(read("-H", "localhost:2", "--start-timeout", "50ms").spec)
     (finding,) = (await visit(spec, reach=lambda *_: host)).findings
     assert finding.what.startswith("the agent on the host 'localhost' did not answer within 0.05 s")

@@ -112,7 +112,7 @@ def test_a_job_that_does_not_answer_is_named() -> None:
         with pytest.raises(SilentJobError) as caught:
             ask(name, 0.01)
     assert caught.value.pid == os.getpid()
-    assert ask(name, 0.01) is None  # it has ended
+    assert ask(name, 0.01) is None  # the process has ended
 
 
 @in_loop

@@ -91,7 +91,7 @@ async def test_a_worker_that_was_withdrawn_is_not_launched() -> None:
         assert not pool.has_begun("a")
         assert pool.withdraw(WORKERS["a"]) == Exited.before_start(WORKERS["a"])
         pool.begin("a", make_begin("a"))
-        pool.withdraw(WORKERS["a"])  # of which the agent knows nothing: it waited elsewhere
+        pool.withdraw(WORKERS["a"])  # no launch of this worker waits any more
         assert pool.has_begun("a")
         pool.order(LAUNCHES["a"])
         assert a.orders == [make_begin("a"), LAUNCHES["a"]]

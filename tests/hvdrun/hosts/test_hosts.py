@@ -102,7 +102,7 @@ async def test_the_agent_of_a_dismissed_host_is_released(spec: JobSpec) -> None:
 @in_loop
 async def test_the_agent_of_a_lost_host_is_killed(spec: JobSpec) -> None:
     async with opened(spec) as office:
-        office.hosts.dismiss(Dismiss("localhost", "it was lost", is_lost=True))  # it has none
+        office.hosts.dismiss(Dismiss("localhost", "it was lost", is_lost=True))  # the host has no agent yet
         await office.bring_in("localhost")
         office.hosts.dismiss(Dismiss("localhost", "it was lost", is_lost=True))
         assert office.pool.hosts == ()

@@ -102,7 +102,7 @@ def test_a_process_is_bound_by_its_number() -> None:
         Binder(BindTo.CORE).bind(process.pid, 0)
         chosen = choose_cpus(read_topology(os.sched_getaffinity(0)), BindTo.CORE, 0)
         assert frozenset(os.sched_getaffinity(process.pid)) == chosen
-    Binder(BindTo.CORE).bind(process.pid, 0)  # it has ended, which others report
+    Binder(BindTo.CORE).bind(process.pid, 0)  # no error: the process has ended, which others report
 
 
 def test_a_refused_binding_is_reported_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

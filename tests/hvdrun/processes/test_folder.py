@@ -71,7 +71,7 @@ def test_an_agent_whose_folder_another_removes_before_it_is_locked_makes_it_anew
     def be_overtaken(*arguments: object, **named: object) -> object:
         """The other agent does its part first; it is met once."""
         monkeypatch.setattr(module, step, original)
-        if step == "flock":  # it holds the lock, and removes the folder after our try
+        if step == "flock":  # the other agent holds the lock, and removes the folder after our try
             others.append(os.open(hidden, os.O_RDONLY))
             fcntl.flock(others[0], fcntl.LOCK_EX)
             monkeypatch.setattr("time.sleep", lambda _: hidden.rmdir())
@@ -84,7 +84,7 @@ def test_an_agent_whose_folder_another_removes_before_it_is_locked_makes_it_anew
     assert folder.path.is_dir()
     assert not hidden.exists()
     remove_orphans({})
-    assert folder.path.is_dir()  # it is locked
+    assert folder.path.is_dir()  # its owner still holds the lock
     folder.remove()
     for other in others:
         os.close(other)

@@ -119,7 +119,7 @@ def test_a_killed_watchdog_is_replaced_by_one_that_knows_as_much(client: Watchdo
         client.add(before.pid)
         client.add(one.pid)
         first = kill_watchdog(client)
-        client.add(between.pid)  # it is not heard
+        client.add(between.pid)  # no watchdog receives this
         client.remove(one.pid)
         client.replace()
         client.add(after.pid)

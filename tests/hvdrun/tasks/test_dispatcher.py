@@ -76,7 +76,7 @@ async def test_each_waiting_worker_gets_each_task_once_and_then_their_end() -> N
     assert [(task.number, *task.pieces()) for task in tasks if task] == [(1, b"first")] * 2
     send(story.program, EndTasks())
     assert await story.dispatcher.next(1) is None
-    late = await story.dispatcher.next(0)  # one that was started in place of another
+    late = await story.dispatcher.next(0)  # a worker that replaces another
     assert late is not None
     story.close()
 

@@ -107,7 +107,7 @@ async def test_an_agent_that_is_given_up_ends_with_its_workers_and_reports_no_mo
     async with opened(transport) as messages:
         worker, agent = map(int, await start(transport, messages, tmp_path, SLEEPS))
         if isinstance(transport, LocalTransport):
-            os.kill(agent, signal.SIGSTOP)  # it cannot end by itself
+            os.kill(agent, signal.SIGSTOP)  # a stopped agent cannot end by itself
         await transport.kill()
         assert await find_output(messages) == []
         await happen(lambda: not is_alive(worker) and not is_alive(agent), "its end")

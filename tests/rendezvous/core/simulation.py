@@ -131,7 +131,7 @@ class Simulation:
         for rank, worker in enumerate(self.members):
             each = self.alive.get(worker)
             if each is None:
-                continue  # it has ended, which is unknown yet
+                continue  # the worker has ended, and the core does not know yet
             is_new = each.generation != self.generation - 1
             self._apply(each, decision, is_new=is_new)
             each.generation, each.rank, each.size = self.generation, rank, len(self.members)
@@ -361,7 +361,7 @@ def cooperate(simulation: Simulation) -> None:
         simulation.end_terminated()
         for each in list(simulation.alive.values()):
             if simulation.checker.state.refusal is not None:
-                simulation.end(each.worker, 0)  # one has ended well: so do the others
+                simulation.end(each.worker, 0)  # a worker has exited with 0, so the others do
             elif each.worker in simulation.alive and not each.is_terminated:
                 simulation.join(each)
                 simulation.declare(each)

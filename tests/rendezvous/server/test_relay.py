@@ -108,7 +108,7 @@ async def test_the_sequencers_provider_receives_the_interpreter(path: Path) -> N
 async def test_a_relay_that_starts_late_or_restarts_loses_no_join(path: Path) -> None:
     async with open_stage([Host("a", 2)]) as stage, open_worker(path, A0) as a0, open_worker(path, A1) as a1:
         joining = asyncio.create_task(in_thread(lambda: a0.join(0)))
-        await asyncio.wait({joining}, timeout=0.2)  # it may have knocked in vain
+        await asyncio.wait({joining}, timeout=0.2)  # the worker may have tried to connect in vain
         async with stage.relay("a", path):
             await happen(lambda: stage.server.state.waiting == 1)
         async with stage.relay("a", path):
@@ -133,7 +133,7 @@ async def test_a_broken_connection_to_the_server_loses_no_notification(tmp_path:
         await happen(lambda: bool(stage.server.topic("b")._subscribers))
         await network.cut()
         joining = asyncio.create_task(in_thread(lambda: b0.join(0)))
-        await asyncio.wait({joining}, timeout=0.2)  # it may have learnt that there is no way
+        await asyncio.wait({joining}, timeout=0.2)  # the worker may have learnt that no way is open
         await network.mend()
         await happen(lambda: stage.server.state.waiting == 1)
         await network.cut()

@@ -50,7 +50,7 @@ def cut(endurance: Endurance, chance: random.Random) -> None:
     """One host from all others, for a while."""
     network = endurance.cluster[chance.choice(endurance.list_workers())[0]].network
     network.cut()
-    time.sleep(CUT_SECONDS)  # that is the fault
+    time.sleep(CUT_SECONDS)  # the fault is the cut itself
     network.mend()
 
 
@@ -148,7 +148,7 @@ def test_training_endures_one_fault_after_the_other(
     endurance = Endurance(build(HOSTS))
     endurance.await_all()
     quiet = time.monotonic()
-    time.sleep(QUIET_SECONDS)  # it is this time that is measured
+    time.sleep(QUIET_SECONDS)  # the job runs without faults, and its speed is measured
     faults = make_faults(endurance, chance, fates)
     if IS_SOAK:
         time.sleep(max(0.0, faults[0].at + PERIOD_SECONDS * FAULTS - time.monotonic()))
@@ -173,5 +173,5 @@ def test_training_endures_one_fault_after_the_other(
     assert len(re.findall("^hvdrun: .* was lost: ", said, re.MULTILINE)) == sum(met[kind] for kind in FAULTY), said
     if IS_SOAK:
         assert float(loss) == pytest.approx(train_alone(int(last)), rel=LOSS_TOLERANCE)
-    else:  # it has not settled after so few steps
+    else:  # the loss has not converged after so few steps
         assert float(loss) < train_alone(0)

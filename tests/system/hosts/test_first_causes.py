@@ -64,7 +64,7 @@ def part(cluster: Cluster) -> None:
 def stop_a_while(running: Running) -> None:
     """Stop hvdrun for longer than its hosts wait."""
     running.send(signal.SIGSTOP)
-    time.sleep(STOPPED_SECONDS)  # it is this time that is tested
+    time.sleep(STOPPED_SECONDS)  # longer than the hosts wait for hvdrun
     running.send(signal.SIGCONT)
 
 

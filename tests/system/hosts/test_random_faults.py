@@ -26,7 +26,7 @@ LEASE_SECONDS = 2.0
 LIMIT_SECONDS = 90.0
 HOSTS = ("host1", "host2", "host3")
 # The job has succeeded; a worker has lost its peers; a host was lost; the start timed out, or failed; a worker was
-# killed; the user pressed Ctrl-C, perhaps before hvdrun knew of signals; it was killed itself.
+# killed; the user pressed Ctrl-C, perhaps before hvdrun handled signals; hvdrun was killed.
 ENDINGS = {0, 1, 75, 124, 125, 128 + signal.SIGKILL, 128 + signal.SIGINT, -signal.SIGINT, -signal.SIGKILL}
 # About two seconds: workers with a child each, in the one case in and out of collectives all the time.
 TRAINS = """
@@ -52,9 +52,9 @@ def kill_one(processes: Iterable[HostProcess], chance: random.Random) -> None:
 
 
 def freeze(host: Host) -> None:
-    """For as long as it takes to be given up."""
+    """Freeze the host until its lease has ended, and thaw it."""
     host.freeze()
-    time.sleep(LEASE_SECONDS + 1)  # it is this time that is tested
+    time.sleep(LEASE_SECONDS + 1)  # the lease ends within this time
     host.thaw()
 
 

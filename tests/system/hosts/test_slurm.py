@@ -137,7 +137,7 @@ def test_a_node_that_is_set_down_is_a_lost_host(slurm: Slurm, *, rewrite: bool) 
     slurm.wait_for(job, "size 4$")
     assert "hvdrun: host host3 was lost: its agent's srun ended" in slurm.output(job)
     shown = slurm.output(job)
-    slurm.lab["host3"].destroy()  # what Slurm itself leaves on a node that it has given up is no concern of ours
+    slurm.lab["host3"].destroy()  # removes what Slurm itself leaves on a node that it has given up
     (slurm.folder / "stop").touch()
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
     check_sample("elastic.sbatch", shown, rewrite=rewrite)
@@ -154,7 +154,7 @@ def test_a_world_of_torch_distributed_begins_again_on_the_nodes_that_are_left(
     slurm.control("update", "nodename=host2", "state=down", "reason=test")
     slurm.wait_for(job, "round 1 rank 3 of 4 on host3$")
     assert "hvdrun: host host2 was lost: its agent's srun ended" in slurm.output(job)
-    slurm.lab["host2"].destroy()  # as above
+    slurm.lab["host2"].destroy()  # removes what Slurm itself leaves on a node that it has given up
     (slurm.folder / "end").touch()
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
     assert "all 4 workers are started again (2 of 3 restarts left)" in slurm.output(job)

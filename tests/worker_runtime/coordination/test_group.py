@@ -139,7 +139,7 @@ def test_settings_of_rank_0_before_init_hold_for_the_sequencer(ranks: RankPool) 
             hvd.shutdown()
             hvd.init()
         handle = hvd.allreduce_async(torch.ones(1), name=f"of rank {hvd.rank()}")
-        wait_until(lambda: hvd.poll(handle))  # and not in the collective, which would be a deadlock
+        wait_until(lambda: hvd.poll(handle))  # `init()` would wait in the collective: a deadlock
         with pytest.raises(hvd.HorovodInternalError, match=r"for more than 0\.2 seconds, the stall limit"):
             hvd.synchronize(handle)
 
@@ -250,4 +250,4 @@ def test_ranks_on_an_ipv6_address_form_a_group(ranks: RankPool) -> None:
         assert addresses <= {
             "00000000000000000000000001000000",
             *LOOPBACK,
-        }  # gloo closes the former group's a little later
+        }  # gloo closes the former group's sockets a little later

@@ -202,7 +202,7 @@ class Lost(Echo):
     ("change", "sizes"),
     [
         ({"signature": replace(SUM, note=object())}, ()),
-        ({"signature": replace(SUM, shapes=([1],))}, ()),  # it has no hash
+        ({"signature": replace(SUM, shapes=([1],))}, ()),  # a signature with a list has no hash
         ({"name": "a lone surrogate: \udc80"}, ()),
         ({"name": "x" * 70_000}, ()),
         ({}, (2**63,)),
@@ -215,7 +215,7 @@ def test_an_operation_that_cannot_become_a_request_is_not_counted(
     ends: Ends, change: dict[str, Any], sizes: tuple[int, ...]
 ) -> None:
     link, sequencer = ends
-    for _ in range(2):  # it is not half known the second time, either
+    for _ in range(2):  # the first attempt leaves nothing behind for the second
         wrong = Echo("wrong")
         wrong.request, wrong.sizes = wrong.request._replace(**change), sizes
         with pytest.raises(UnsendableError, match=r" cannot be sent: .+"):

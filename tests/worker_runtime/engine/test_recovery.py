@@ -257,7 +257,7 @@ def test_a_set_that_has_lost_a_member_is_lost_and_another_is_made_known_again(sc
     handle = engine.submit(Barrier(engine.find_members(1, "x"), "barrier.x"))
     assert only(scene.interrupt().pending).ranks == (0, 1)
     resuming = Errand(scene.resume)
-    for number, members in enumerate([(0,), (0, 1)], start=1):  # the number of the lost one is not free either
+    for number, members in enumerate([(0,), (0, 1)], start=1):  # the number of the lost set is not used again
         assert scene.after.sequencer.read_names(1) == [f"add_process_set.{number}"]
         scene.after.release_set(number - 1, number, members)
     resuming.finish()
@@ -352,7 +352,7 @@ def test_with_the_response_that_others_have_got_an_operation_is_done(
 ) -> None:
     """The result is that of all ranks before the loss, and no rank requests the operation again."""
     operation = make(scene.all_ranks)
-    other = Retry(lambda *_: None)  # of one that has done it
+    other = Retry(lambda *_: None)  # of a rank that has done the operation
     other.remember(
         operation, Release(4, operation.request, THREE_RANKS, sizes=sizes), memoryview(payload), is_stopping=False
     )
@@ -495,7 +495,7 @@ def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
     suspending = Errand(scene.succession.suspend, "rank 1 was lost")
     assert is_suspending.wait(LIMIT_SECONDS)
     closing = Errand(scene.engine.close)
-    closing.join(0.2)  # it would have ended, if it did not wait
+    closing.join(0.2)  # a close that does not wait ends within this
     assert closing.is_alive()
     may_continue.set()
     suspending.finish()

@@ -112,7 +112,10 @@ def test_a_formation_that_is_abandoned_before_it_is_published_says_nothing(scene
     ("error", "reported"),
     [
         (KeyError("unforeseen"), "for good: {}: this worker cannot connect (KeyError('unforeseen'))"),
-        (InitializationError("rank 1 is not there"), ": {}: rank 1 is not there"),  # it may try again
+        (
+            InitializationError("rank 1 is not there"),
+            ": {}: rank 1 is not there",
+        ),  # not final: this worker may try again
     ],
 )
 def test_an_error_of_this_worker_is_final_and_a_failed_connection_is_not(

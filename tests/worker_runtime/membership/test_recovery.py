@@ -216,7 +216,7 @@ def test_a_loss_that_is_reported_before_the_generation_is_published_abandons_it(
     call = stage.interrupt()
     stage.registrar.notify(Interrupt(6, "rank 2 was lost"))  # by another way, and so too early
     stage.registrar.notify(make_offer(9))
-    stage.read_heard()  # it has been heard
+    stage.read_heard()  # wait until the offer has been heard
     call.answer(publish(6, Action.RETRY, (0, 2), size=2))
     again = stage.registrar.read()
     assert (again.after, again.report.reason) == (6, JoinReason.CONTINUE)

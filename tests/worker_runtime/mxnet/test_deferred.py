@@ -73,7 +73,7 @@ def test_a_restored_root_continues_and_the_others_get_the_values_of_its_call(ran
         hvd.barrier()
         return values, find_hooks(network)
 
-    hooked = {"_init_impl", "__getstate__"}  # and not the one that waits
+    hooked = {"_init_impl", "__getstate__"}  # not the hook that waits for the parameters
     assert ranks.run(body) == [({3.0}, hooked), ({2.0}, hooked)]
 
 

@@ -56,7 +56,7 @@ SIGNATURES = {
 
 
 def describe(parameter: inspect.Parameter) -> str:
-    """A parameter with its default, as above."""
+    """A parameter with its default, in the notation of SIGNATURES."""
     if parameter.default in (inspect.Parameter.empty, hvd.global_process_set, hvd.Compression.none):
         return parameter.name
     default = int(parameter.default) if parameter.name == "op" and parameter.default is not None else parameter.default

@@ -262,7 +262,7 @@ class Player:
         if self._has_infinity and "scaler" not in way:
             way = "scaler"
         if wrapped.wrap.kind == "LBFGS" and way != "synchronize":
-            return  # it needs a closure
+            return  # LBFGS needs a closure
         if wrapped.is_local and "scaler" in way and (self._is_uneven or self._is_superseded(wrapped)):
             if self._has_infinity:
                 return
@@ -363,7 +363,7 @@ class Player:
             if operation.fails_on and not wrapped.is_local:
                 raise UserError(ELSEWHERE)
         if wrapped.wrap.kind == "LBFGS" and operation.gives == "none":
-            operation = replace(operation, gives="tensor")  # it needs a loss
+            operation = replace(operation, gives="tensor")  # LBFGS needs a loss
         if isinstance(wrapped.optimizer, LocalSteps):
             self._may_come(operation.uses)
             found = wrapped.optimizer.step_with_closure(operation)

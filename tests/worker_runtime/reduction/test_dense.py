@@ -145,7 +145,7 @@ def test_gradients_that_are_set_by_hand_are_averaged(world: World) -> None:
     assert world.run(body) == [[[1.5] * 4] * 2] * 2
 
 
-@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")  # it is what is tried
+@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")  # the test makes such a gradient
 def test_a_gradient_with_a_graph_stays_usable_until_it_is_averaged(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         (parameter,) = make_parameters(1)

@@ -64,7 +64,7 @@ def list_reductions() -> Iterator[Call]:
 
 def list_tensors() -> Iterator[Call]:
     """What is no tensor, or not one that can be communicated; and lists that are none."""
-    with warnings.catch_warnings(action="ignore"):  # that nested tensors may change
+    with warnings.catch_warnings(action="ignore"):  # torch warns that nested tensors may change
         nested = torch.nested.nested_tensor([ONE], layout=torch.strided)
     away = torch.empty(2, device="meta")
     for form in (*SINGLE, WITH_GRADIENT):

@@ -148,7 +148,7 @@ def test_prepared_objects_are_returned_in_their_order(ranks: RankPool) -> None:
         three = hvd.prepare(model, pair[1], loader)
         without = hvd.prepare(model, loader=loader)
         assert alone is pair[0] is three[0] is without[0] is model
-        assert pair[1] is three[1]  # one that averages already
+        assert pair[1] is three[1]  # the given optimizer averages already
         assert isinstance(pair[1], torch.optim.SGD)
         return type(three[2].sampler).__name__, type(without[1].sampler).__name__, len(without)
 

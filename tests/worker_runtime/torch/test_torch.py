@@ -60,7 +60,7 @@ OWN_DEFAULTS = {"process_set": hvd.global_process_set, "compression": hvd.Compre
 
 
 def describe(parameter: inspect.Parameter) -> str:
-    """A parameter with its default, as above."""
+    """A parameter with its default, in the notation of SIGNATURES."""
     if parameter.default in (inspect.Parameter.empty, OWN_DEFAULTS.get(parameter.name, inspect.Parameter.empty)):
         return parameter.name
     default = int(parameter.default) if parameter.name == "op" and parameter.default is not None else parameter.default

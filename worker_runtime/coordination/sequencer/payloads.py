@@ -118,7 +118,7 @@ def _reduce(dtype: str, reduction: Reduction, group: list[tuple[int, list[bytes]
 
     fused = [] if len(group) == 1 else [entry for entry in group if len(entry[1][0]) <= _FUSED_BYTES]
     if fused:
-        rows = zip(*(payloads for _, payloads in fused), strict=True)  # one of each rank
+        rows = zip(*(payloads for _, payloads in fused), strict=True)  # a row has the payloads of one rank
         total = reduce(dtype, reduction, [b"".join(row) for row in rows])
         ends = list(accumulate(len(payloads[0]) for _, payloads in fused))
         for (position, _), start, end in zip(fused, [0, *ends], ends, strict=False):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from worker_runtime.coordination.ordering.ordering import PendingSummary
 from worker_runtime.coordination.ordering.refusals import name_operation, name_ranks
 
-MOST_OPERATIONS = 5  # that are written: all buckets of a step wait for the same ranks
+MOST_OPERATIONS = 5  # in one report; all buckets of a step wait for the same ranks
 
 
 @dataclass(frozen=True, slots=True)

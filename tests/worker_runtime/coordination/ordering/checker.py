@@ -132,7 +132,7 @@ class Checker:
         name = (refusal.process_set, refusal.name)
         assert refusal.ranks
         if refusal.name == JOIN_NAME or "every rank waits" in refusal.reason:
-            self.is_aligned = False  # it counts for no rank
+            self.is_aligned = False  # this refusal counts as a call of no rank
         assert not self.left.intersection(refusal.ranks)
         for rank in refusal.ranks:
             request, _ = self.open[rank].pop(name)

@@ -93,7 +93,7 @@ class Rank:
                 return
         if name not in self.open:
             assert isinstance(response, Release), "a refusal of what was not asked"
-            return  # it has joined, and contributes neutral elements
+            return  # this rank has joined, and contributes neutral elements
         self.open.remove(name)
         self.results.append((name, f"released with {response.joined}" if isinstance(response, Release) else "refused"))
         if self.waits == name:

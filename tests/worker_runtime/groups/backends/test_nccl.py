@@ -272,7 +272,7 @@ def test_an_abort_that_does_not_return_is_left_alone(monkeypatch: pytest.MonkeyP
     group = NcclGroup(SimpleNamespace(abort=lambda: release.wait(LIMIT.total_seconds())), 0, LIMIT)
     assert not group.shut_down()()
     assert not group.shut_down()()
-    assert not StreamWork(SimpleNamespace(), group).is_completed()  # torch is not asked: it would block
+    assert not StreamWork(SimpleNamespace(), group).is_completed()  # decided without a call of torch, which would block
     thread = vars(group)["_abort"]
     assert thread.is_alive()
     release.set()
