@@ -250,7 +250,7 @@ class LauncherChild:
         while not self.is_over:
             try:
                 message = self._wait(deadline)
-                self.is_over |= message is None  # `_reap` kills the launcher
+                self.is_over |= message is None  # the deadline has passed: `_reap` kills the launcher
                 if isinstance(message, Delivered):
                     message.body.close()
             except KeyboardInterrupt:

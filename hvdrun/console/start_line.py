@@ -1,4 +1,4 @@
-"""The status line of a terminal, the progress of a long start on it, and lines about one that cannot be redrawn."""
+"""The status line of a terminal, the progress of a long start on this line, and notices of a start in a notebook."""
 
 import asyncio
 import os
@@ -63,7 +63,7 @@ class StatusLine:
 
 
 def _has_foreground(descriptor: int) -> bool:
-    """This process may draw there; after `&` in a shell it would draw into what the user types."""
+    """This process may draw on the terminal. A job in the background (`&`) would draw into what the user types."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
     except OSError:  # this terminal is not the controlling terminal of this process
@@ -74,9 +74,10 @@ class StartLine:
     """Shows the progress of a long start until its end, or until `close`.
 
     Args:
-        status: the line; None for none: then this does nothing.
+        status: the line; None: there is no terminal, and this object does nothing.
         look: the progress of the start; None when it is over.
-        limit_seconds: how long it is shown, once the hosts are there, while no worker joins: plain programs never do.
+        limit_seconds: how long the progress is shown after the hosts are there, if no worker joins. The workers of a
+            program that does not use the runtime never join.
         clock: the time in seconds.
     """
 
@@ -113,7 +114,7 @@ class StartLine:
         while (progress := self._look()) is not None:
             now = self._clock()
             if progress.offered is not None:
-                waited_until = now
+                waited_until = now  # the limit counts from the end of the wait for hosts
             if now - waited_until > self._limit_seconds and not progress.joined:
                 break
             status.show(f"hvdrun: {describe_start(progress, now - started)}")
@@ -125,7 +126,7 @@ class StartNotice:
     """Prints that a long start has begun, and when it is over: in a notebook nothing can be redrawn.
 
     Args:
-        say: prints a sentence; None: nobody watches, and this does nothing.
+        say: prints a sentence; None: no person watches, and this object does nothing.
         count_ready: how many workers are ready.
         size: how many there will be.
         hosts: where, if it is known.
@@ -163,7 +164,7 @@ class StartNotice:
             self._task = tasks.create_task(self._run(self._say), name="tell the start")
 
     def close(self) -> None:
-        """Stop, and tell the end of the start, if it was told; may be called again."""
+        """Stop, and print the end of the start if its beginning was printed; may be called again."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

@@ -74,7 +74,7 @@ def read_words(words: Sequence[str], find: Callable[[str], Typed]) -> tuple[list
 
 
 def gather(typed: Iterable[Typed]) -> dict[str, RawValues]:
-    """The value of each option by dest: of several the last, or all of them where the option repeats."""
+    """The value of each option by dest: the last that was typed, or all of them for an option that repeats."""
     given: dict[str, RawValues] = {}
     for option, _, values in typed:
         value, former = option.give(values), given.get(option.dest)

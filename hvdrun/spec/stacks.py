@@ -19,7 +19,8 @@ _MOST_CHARACTERS = 100  # of a line of the program
 class Frame:
     """One call.
 
-    file, line, function: of the code that runs. text: its line; "" where it is not known.
+    file, line, function: where the code is.
+    text: the source line; "" where it is not known.
     is_native: the code is C or C++; then the file is its library, and the line is 0.
     """
 
@@ -62,8 +63,9 @@ class Frame:
 class Stack:
     """Where a process is.
 
-    pid: of the process. frames: of its main thread, the innermost first; empty where they are not known.
-    obstacle: why they are not; "" if they are.
+    pid: the process.
+    frames: the frames of its main thread, the innermost first; empty where they are not known.
+    obstacle: why the frames are not known; "" if they are.
     remark: what else is to be said.
     """
 

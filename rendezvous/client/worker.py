@@ -88,8 +88,8 @@ class WorkerClient:
     def declare(self, *, needs_state: bool = False) -> None:
         """Declare that this worker has a state that it can restore: from now on lost members are replaced.
 
-        needs_state: it was added later, and has not received the others' state yet, so no worker may copy from it; when
-            it has, it declares again.
+        needs_state: this worker was added later, and has not received the others' state yet, so no worker may copy from
+            it. When this worker has received the state, it declares again.
 
         Raises:
             CallRefusedError: the job does not know this worker.
@@ -106,8 +106,9 @@ class WorkerClient:
 
         Args:
             returncode: the exit code.
-            blame: which other part of the job made the program fail; None if none is known to.
-            follows: others learn of it when the process has ended: the failure that it follows from comes first.
+            blame: which other part of the job made the program fail; None if that is not known.
+            follows: another failure is the cause of this one, and must be reported first: so this one is reported only
+                when the process has ended.
 
         Raises:
             CallRefusedError: the agent does not know this worker.

@@ -17,8 +17,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rendezvous.wire.orders import SERVER_NAME, Credential, agent_identity
 
-# No clock decides: that of a host may be wrong by years, and no certificate is used after the job. The end is that of
-# RFC 5280 for a certificate without one.
+# The certificates never expire: the clock of a host may be wrong by years, and no certificate is used after the job.
+# RFC 5280 names this end for a certificate that has no end.
 _ALWAYS = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _COMMON_NAME_LIMIT = 64  # bytes: X.520's upper bound; the alternative name has the host in full
 
@@ -70,7 +70,7 @@ class Authority:
         return _encode_key(self._key)
 
     def owns(self, certificate: bytes) -> bool:
-        """The certificate, in PEM, has this authority's key; it may be older than the present one.
+        """The certificate, in PEM, has this authority's key, even if it was issued before the present certificate.
 
         Raises:
             ValueError: it is not a certificate.

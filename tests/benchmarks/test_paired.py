@@ -1,4 +1,4 @@
-"""Taking turns."""
+"""The contenders of a paired measurement take turns."""
 
 from benchmarks.paired import take_round, take_turns
 

@@ -16,11 +16,10 @@ pytestmark = [pytest.mark.nightly]
 BIN = Path(sys.executable).parent
 TRAINING = """
 import torch, worker_runtime.torch as hvd
-from rendezvous.core.model import LOOPBACK
 hvd.init()
 print("sum", hvd.allreduce(torch.ones(3_000_000), op=hvd.Sum)[0].item(), flush=True)
 """
-# What is done before the command, in namespaces of its own.
+# Shell lines that run before the command, in new namespaces: each takes something away from the container.
 UNKNOWN_USER = "user='setpriv --reuid 54321 --regid 54321 --clear-groups env -u USER -u LOGNAME'"
 HOMELESS = "export HOME=/nonexistent"
 READ_ONLY = "mount -o remount,bind,ro /; for place in /tmp /var/tmp; do mount -o bind,ro $place $place; done"
@@ -56,7 +55,7 @@ needs_namespaces = pytest.mark.skipif(
 
 
 def run_in(container: str, tmp_path: Path, script: str, options: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a script by two workers."""
+    """Run a script by two workers in such a container."""
     folder = tmp_path / "open"
     folder.mkdir()
     (folder / "train.py").write_text(script)
@@ -81,7 +80,7 @@ def run_in(container: str, tmp_path: Path, script: str, options: str = "") -> su
 
 @needs_namespaces
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_a_training_runs_in(container: str, tmp_path: Path) -> None:
+def test_a_training_runs_in_a_bare_container(container: str, tmp_path: Path) -> None:
     run = run_in(container, tmp_path, TRAINING)
     assert (run.returncode, sorted(run.stdout.splitlines()), run.stderr) == (0, ["[0] sum 2.0", "[1] sum 2.0"], "")
 

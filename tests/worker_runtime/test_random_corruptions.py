@@ -1,6 +1,6 @@
 """Random corruptions of a training: each is found, with its rank and its parameter. Healthy trainings raise no alarm.
 
-`make soak` makes many: HVDRUN_SOAK_CORRUPTIONS, and HVDRUN_SOAK_STEPS healthy steps.
+`make soak` tries more of them: HVDRUN_SOAK_CORRUPTIONS corruptions, and HVDRUN_SOAK_STEPS steps of healthy trainings.
 """
 
 import io
@@ -25,10 +25,10 @@ HEALTHY_STEPS = int(os.environ.get("HVDRUN_SOAK_STEPS", "200"))
 SIZE, STEPS = 3, 8
 MOST_STEPS = 2500  # of one healthy training
 WAYS = ("plain", "scaler", "Horovod's order", "accumulated", "sparse", "float16", "Adasum", "groups")
-FAULTS = ("gradient", "gradient", "parameter", "state")
+FAULTS = ("gradient", "gradient", "parameter", "state")  # one half of the programs gets a bad gradient
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 VALUES = (math.nan, math.inf, -math.inf)
-_OVERFLOW = 2.0**30  # of a loss, whose gradients the scaler then makes infinite
+_OVERFLOW = 2.0**30  # a factor of a loss: with the scale, its gradients become infinite
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.001),
@@ -39,12 +39,14 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 class Program:
     """A training, and what happens to it.
 
-    seed: has chosen all.
+    seed: of the random choice of all other fields.
     way: how gradients are averaged.
-    optimizer, dtype: of the training.
-    fault: what becomes wrong, on this rank and in this step: a gradient gets the value, or a bit flips.
-    place: of the parameter.
-    chance: chooses the element or the bit.
+    optimizer, dtype: the training's.
+    fault: what is corrupted: a gradient gets `value`, or a bit of a parameter or of the optimizer's state flips.
+    rank, step: where and when.
+    place: the index of the parameter that is hit.
+    value: not finite.
+    chance: from 0 to 1; chooses the element or the bit.
     """
 
     seed: int
@@ -60,7 +62,7 @@ class Program:
 
     @classmethod
     def choose(cls, seed: int) -> "Program":
-        """A random one."""
+        """The program that this seed gives."""
         chance = random.Random(seed)  # noqa: S311 - no secret
         way = WAYS[seed % len(WAYS)]
         fault = chance.choice(FAULTS)
@@ -121,7 +123,7 @@ class Training:
             self.parameter.register_hook(self.spoil)
 
     def spoil(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Where it is to be, give a gradient a value that is not finite."""
+        """In a bad step, return the gradient with a value that is not finite."""
         if not self.is_bad:
             return gradient
         changed = gradient.clone()
@@ -156,11 +158,12 @@ class Training:
 
 
 def find_corruption(program: Program) -> tuple[str, str, int]:
-    """The name of what is corrupted, what a rank is told, and after how many steps."""
+    """The name of the corrupted parameter, the message that this rank gets or prints, and the step of that."""
     training = Training(program, HVD_CHECK_NAN="1", HVD_CHECK_REPLICAS="1")
     torch.manual_seed(program.seed + hvd.rank())
     with redirect_stderr(io.StringIO()) as written:
         for step in range(1, STEPS + 1):
+            # With a scaler the alarm comes when its scale has gone down to 1, after several bad steps.
             is_now = step == program.step or (training.has_scaler and step > program.step)
             training.is_bad = is_now and program.fault == "gradient" and hvd.rank() == program.rank
             if step == program.step and program.fault != "gradient" and hvd.rank() == program.rank:
@@ -191,7 +194,7 @@ def test_a_random_corruption_is_found_with_its_rank_and_parameter(ranks: RankPoo
 
 
 def train_healthily(optimizer: str, way: str, steps: int, seed: int) -> tuple[str, int]:
-    """What a rank is told in steps without a fault, and how many of them a scaler skips."""
+    """What a rank prints in steps without a fault, and how many of them a scaler skips."""
     program = Program(seed, way, optimizer, torch.float32, "", -1, 0, 0, 0.0, 0.0)
     training = Training(program, HVD_CHECK_NAN="1", HVD_CHECK_REPLICAS="10")
     if training.has_scaler:

@@ -1,4 +1,4 @@
-"""What the kernel's count of a memory cgroup, or a resident size, tells of a worker's end."""
+"""The kernel's count of kills, or the worker's size, shows whether a worker was killed because memory ran out."""
 
 from pathlib import Path
 
@@ -14,8 +14,9 @@ FIRST_VERSION = (
     "memory.oom_control",
     "memory.limit_in_bytes",
 )
-IN_ITS_ROOT = "0::/docker/4711\n", "sys/fs/cgroup", "memory.events", "memory.max"
-IN_A_CONTAINER = "3:memory:/docker/4711\n", "sys/fs/cgroup/memory", "memory.oom_control", "memory.limit_in_bytes"
+# In a container the mounted cgroup file system begins at the container's own cgroup.
+SECOND_IN_A_CONTAINER = "0::/docker/4711\n", "sys/fs/cgroup", "memory.events", "memory.max"
+FIRST_IN_A_CONTAINER = "3:memory:/docker/4711\n", "sys/fs/cgroup/memory", "memory.oom_control", "memory.limit_in_bytes"
 
 
 class Host:
@@ -33,15 +34,15 @@ class Host:
             self.count(5)
 
     def count(self, kills: int) -> None:
-        """The kernel has killed so many since the machine began."""
+        """The kernel has killed this number of processes since the machine booted."""
         self._events.write_text(f"low 0\noom_kill_disable 0\noom_kill {kills}\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize("cgroup", [SECOND_VERSION, IN_ITS_ROOT, FIRST_VERSION, IN_A_CONTAINER])
+@pytest.mark.parametrize("cgroup", [SECOND_VERSION, SECOND_IN_A_CONTAINER, FIRST_VERSION, FIRST_IN_A_CONTAINER])
 def test_a_count_that_has_grown_shows_that_memory_ran_out(tmp_path: Path, cgroup: tuple[str, str, str, str]) -> None:
     host = Host(tmp_path, *cgroup)
     kills = MemoryKills(tmp_path)
-    host.count(7)
+    host.count(7)  # two more than before: they explain two ends, and no third one
     said = kills.explain(-9, 0)
     assert said.startswith("The kernel killed it because memory ran out: oom_kill of its memory cgroup has grown by 2")
     assert said.endswith(f"(/{cgroup[1]}, limit 2.00 GiB).")

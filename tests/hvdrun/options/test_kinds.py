@@ -1,4 +1,4 @@
-"""The words after flags: what is read, and what is refused."""
+"""The values of options: each kind of value reads its texts, and refuses all others."""
 
 from collections.abc import Callable
 from pathlib import Path

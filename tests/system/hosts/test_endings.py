@@ -1,6 +1,6 @@
 """How a job on several hosts ends: the first failure anywhere decides, and an interrupt need not wait.
 
-What is not waited for would take longer than a test may: no test measures how long an end took.
+No test measures how long an end took: a job that waited for a wrong thing would exceed the time limit of the test.
 """
 
 import signal

@@ -1,7 +1,7 @@
 """Hosts are lost while a job trains on them: it continues with the others, and only with them, and no step is lost.
 
-Where a host is cut off, both sides live, and the side that is cut off ends itself. In the end one process makes the
-steps that counted, and comes to the same parameters.
+A host that is cut off lives on, and ends its part of the job itself. At the end of a test one process repeats the steps
+that counted, and must get the same parameters.
 """
 
 import os
@@ -17,14 +17,15 @@ from tests.system.hosts.roles import find_agents, kill
 from tests.system.hosts.training import LEASE_SECONDS, LIMIT_SECONDS, LOST, Training
 from tests.system.recording import Recording
 
+# How long a lost host is not used, in seconds: longer than the test, or so short that the host is used again.
 FOR_GOOD = ("--blacklist-cooldown-range", "100", "100")
 COMES_BACK = ("--blacklist-cooldown-range", "1", "1")
 ALL_HOSTS = ("host1", "host2", "host3")
 
 
 @pytest.mark.nightly
-def test_a_job_loses_one_host_after_the_other_and_that_of_rank_0_first(build: BuildCluster) -> None:
-    """Before that a worker is busy for longer than the lease, and is not called dead."""
+def test_a_job_survives_the_loss_of_one_host_after_another_and_of_rank_0_s_host_first(build: BuildCluster) -> None:
+    """At first a worker holds its interpreter's lock for longer than the lease, and does not count as lost."""
     cluster = build(4)
     training = Training(cluster, *ALL_HOSTS, "host4", options=FOR_GOOD)
     training.be_busy("host2", LEASE_SECONDS + 0.5)
@@ -74,7 +75,7 @@ def test_hosts_that_do_not_reach_each_other_for_a_while_are_reported_and_no_work
 
 @pytest.mark.nightly
 def test_an_agent_that_wakes_up_after_it_was_given_up_ends_itself_and_its_workers(build: BuildCluster) -> None:
-    """The watchdog beside it, which would have ended it sooner, is stopped as well."""
+    """The agent's watchdog is stopped, too: otherwise the watchdog would end the agent and its workers sooner."""
     cluster = build(2)
     training = Training(cluster, "host1", "host2", options=FOR_GOOD)
     parts = training.list_parts("host2")
@@ -85,6 +86,7 @@ def test_an_agent_that_wakes_up_after_it_was_given_up_ends_itself_and_its_worker
             os.kill(process.pid, signal.SIGSTOP)
 
     training.lose("host2", stop, "host1", parts=())
+    # The stopped processes, and the workers that they should have ended, are still there.
     assert {process.pid for process in parts} <= {process.pid for process in training.list_parts("host2")}
     for process in stopped:
         os.kill(process.pid, signal.SIGCONT)
@@ -94,7 +96,7 @@ def test_an_agent_that_wakes_up_after_it_was_given_up_ends_itself_and_its_worker
 
 @pytest.mark.nightly
 def test_no_host_continues_when_the_launcher_is_cut_off(build: BuildCluster) -> None:
-    """All who train are on the other side, and could continue; but the launcher would not hear of it."""
+    """All workers still reach each other, and could continue; but the launcher would not learn it."""
     cluster = build(2)
     training = Training(cluster, "host1", "host2", options=FOR_GOOD)
     cluster.lab.launcher.network.cut()

@@ -1,6 +1,6 @@
-"""Where a worker stands in its step, for the test to see, and where it is to die.
+"""Records the place in its step that a worker has reached, and kills the worker at a planned place.
 
-The place is a byte of a file that is mapped into memory: of a worker that was killed it says where that has hit it.
+The place is a byte of a file that is mapped into memory, so that the test reads it even after the worker was killed.
 """
 
 import json
@@ -25,17 +25,17 @@ from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.succession import Succession
 from worker_runtime.membership import formation
 
-# "reduction": it waits for its gradients. "commit": it has them, and asks for the commit round; "asked": it has asked.
-# "committed": it has the response. "synchronized": it has synchronized, and is to unscale. "between": it has done both.
-# "clipped": it may step. "end": it has; of several optimizers, the first one is at its end first. "stepped": all have.
-# "forming": at any of them, while the group is formed anew. "started": at any of them, before its part of a collective
-# that all have agreed on; the first one in step 0 connects a group of NCCL.
-# "saving": it commits its state; "syncing": it gets that of rank 0.
+# "reduction": the worker waits for its gradients. "commit": the worker is about to request the commit round. "asked":
+# the round is requested. "committed": the response has come. "synchronized": the optimizer has synchronized, and the
+# scaler has not unscaled yet. "between": both have. "clipped": the gradients are clipped, before the step. "end": one
+# optimizer has stepped. "stepped": all optimizers have. "forming": at any other place, while the group is formed anew.
+# "started": at any other place, before this worker starts a released collective; the first one in step 0 connects a
+# group of NCCL. "saving": the worker commits its state. "syncing": the worker receives the state of rank 0.
 PLACES = (
     *("start", "compute", "backward", "reduction", "commit", "asked", "committed", "between", "forming", "end"),
     *("stepped", "synchronized", "clipped", "started", "saving", "syncing"),
 )
-_FORMING = 1  # the second byte
+_FORMING = 1  # the index of the byte that is 1 while the group is formed anew
 
 
 class Stage:
@@ -43,8 +43,8 @@ class Stage:
 
     Args:
         folder: for the notes, one file of a process.
-        plan: where to die, as "ORIGIN:STEP:PLACE" or, at another than the first time in this step,
-            "ORIGIN:STEP:PLACE:TIME"; each holds once, for the first that comes there.
+        plan: the planned deaths, each "ORIGIN:STEP:PLACE" or "ORIGIN:STEP:PLACE:TIME". ORIGIN is an original rank; TIME
+            counts the visits of the place in this step, from 1. Only the first process that comes there dies.
         number: the signal by which to die.
     """
 
@@ -54,7 +54,7 @@ class Stage:
         self._folder = folder
         self._plan = [read_death(death) for death in plan]
         self._number = number
-        self._times = Counter[tuple[int, str]]()  # it has come to a place, in a step
+        self._times = Counter[tuple[int, str]]()  # the visits of each place in each step
         self._notes = (folder / f"{os.getpid()}.notes").open("w", buffering=1, encoding="utf-8")
         self._writing = threading.Lock()
         path = folder / f"{os.getpid()}.place"
@@ -87,7 +87,7 @@ class Stage:
                 os.kill(os.getpid(), self._number)
 
     def _is_first(self, name: str) -> bool:
-        """Whether this death was not died before."""
+        """Whether no process has died by this entry of the plan before."""
         try:
             (self._folder / f"{name}.dead").touch(exist_ok=False)
         except FileExistsError:
@@ -95,7 +95,7 @@ class Stage:
         return True
 
     def _watch_runtime(self) -> None:
-        """Hear of what happens inside the runtime."""
+        """Replace functions of the runtime, so that they record the places inside them."""
         stage, dies_asked = self, any(place == "asked" for _, _, place, _ in self._plan)
         suspend, resume, commit = Succession.suspend, Succession.resume, Engine.complete_step
         start = Generation.start

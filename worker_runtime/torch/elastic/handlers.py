@@ -78,8 +78,8 @@ class ScalerStateHandler(StatefulHandler):
     """Saves a gradient scaler: its scale."""
 
     def reset(self) -> None:
-        """Begin a step: a scaler takes each optimizer's gradients for unscaled until its next `update()`."""
-        with suppress(AssertionError):  # it has scaled nothing yet
+        """End the interrupted step: a scaler unscales an optimizer's gradients once between two calls of `update()`."""
+        with suppress(AssertionError):  # the scaler has scaled no loss yet
             self.value.update(self.value.get_scale())
 
 

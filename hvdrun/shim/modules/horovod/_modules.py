@@ -1,8 +1,8 @@
 """The modules below `horovod`: their names, where `worker_runtime` has them, and the finder that imports them.
 
-A module that programs import from Horovod has a row in `MODULES` instead of a file. A name that this version does not
-have is left out, so that a program fails where it uses the name, with Python's own error; a test proves that no name
-is left out.
+A module that programs import from Horovod has a row in `MODULES` instead of a file. A name that the installed
+`worker_runtime` lacks is left out, so that a program fails where it uses the name, with Python's own error; a test
+proves that the `worker_runtime` of the same version lacks none.
 
 The syntax of this file is that of Python 3.8, as in `__init__.py`.
 """
@@ -55,7 +55,7 @@ _COMPRESSION = ("Compression", "Compressor", "FP16Compressor", "NoneCompressor")
 _TORCH_FUNCTIONS = ("allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters")
 _MXNET_FUNCTIONS = ("allgather_object", "broadcast_object", "broadcast_parameters")
 
-# By module: its names, by the module of the runtime that has them.
+# {module of Horovod: {module of the runtime: the names that it provides}}
 MODULES: "dict[str, dict[str, Sequence[str]]]" = {
     "horovod.runner": {"hvdrun.cluster.horovod": ("run",)},
     "horovod.common.basics": {"worker_runtime.api.basics": ("HorovodBasics",)},
@@ -167,7 +167,7 @@ class Finder(MetaPathFinder, Loader):
 
 
 def list_submodules(name: str) -> "Sequence[str]":
-    """The modules directly below one."""
+    """The names of the modules directly below the module `name`, without their package."""
     return [each.rpartition(".")[2] for each in MODULES if each.rpartition(".")[0] == name]
 
 
