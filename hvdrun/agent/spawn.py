@@ -31,8 +31,8 @@ from rendezvous.core.messages import Launch
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Begin
 
-# By these NCCL, gloo and tensorpipe find the network between the hosts. NCCL takes a bare name as a prefix: eth1 would
-# match eth10 as well. With "=" it is the whole name.
+# The variables by which NCCL, gloo and tensorpipe find the network between the hosts, and what stands before the name.
+# NCCL takes a bare name as a prefix: eth1 would match eth10 as well. "=" makes it the whole name.
 _INTERFACE_VARIABLES = {b"NCCL_SOCKET_IFNAME": b"=", b"GLOO_SOCKET_IFNAME": b"", b"TP_SOCKET_IFNAME": b""}
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
 
@@ -72,7 +72,7 @@ class ModuleForker(Protocol):
 
     @property
     def expects_init(self) -> bool:
-        """Whether workers are forked by it, too, and their script probably calls `init()`."""
+        """Whether this forker also forks the workers, and their script probably calls `init()`."""
 
     async def fork_module(
         self, module: str, arguments: tuple[str, ...], environment: Mapping[bytes, bytes], streams: StandardStreams
@@ -178,7 +178,7 @@ class MasterPorts:
     """The ports that this host reserves for rank 0, one for each round that rank 0 begins here.
 
     A round has a port of its own: a process of the former round, on a host that was cut off, may still dial the old
-    one. So the last two are kept.
+    port. So the ports of the last two rounds are kept, and no other process gets the old one.
     """
 
     def __init__(self, address: str) -> None:

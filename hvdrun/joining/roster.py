@@ -25,7 +25,7 @@ from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Begin, O
 
 _RELEASE_SECONDS = 5.0  # for released agents to close their connections, and for agents that join again to come
 _MARGIN_SECONDS = 5.0
-# If the job loses that one, it ends, and its next try needs this one.
+# If the job loses the other agent, the job ends, and the next try needs the agent that gets this answer.
 _COUNTED_ON = "the job counts on another agent with the name {!r}: start this one again when the job has ended."
 
 
@@ -46,7 +46,7 @@ class Roster:
     Args:
         lease_seconds: the lease of the job, in seconds.
         tasks: forward the agents' connections to the rendezvous.
-        proof_seconds: how soon TCP keepalive detects that an agent is gone which the job does not use.
+        proof_seconds: how soon TCP keepalive detects the end of an agent that the job does not use.
         margin_seconds: between that time, or the lease, and the end of the connection.
     """
 
@@ -162,8 +162,8 @@ class Roster:
             self._has_ended.set()
 
     async def release(self, keep: frozenset[str] = frozenset()) -> None:
-        """Release all agents that the job does not use, but for those of these hosts."""
-        with contextlib.suppress(TimeoutError):  # one of them has gone
+        """Release all agents that the job does not use, except those on the hosts in `keep`."""
+        with contextlib.suppress(TimeoutError):  # an agent that was given up does not join again
             async with asyncio.timeout(_RELEASE_SECONDS):
                 while self._given_up:
                     await self._changed.wait()

@@ -38,7 +38,7 @@ def configure(interfaces: Iterable[Interface]) -> list[str]:
         commands.append(f"link set {interface.device} up")
         commands += [
             f"address add {address}/{interface.prefixes[family]} dev {interface.device}"
-            # An address that others have as well does no harm, but would wait for proof that none has.
+            # nodad: no wait for the end of duplicate address detection; in a lab a duplicate does no harm.
             + (" nodad" if ":" in address else "")
             for family, address in interface.addresses.items()
         ]

@@ -39,7 +39,7 @@ class UnreachedError(RuntimeError):
 
 
 class Reachability:
-    """One member's listener and probes; a context in which it listens.
+    """One member's listener and probes; a context manager, which listens until it exits.
 
     Args:
         store: the generation's store.

@@ -1,4 +1,4 @@
-"""The workers' output on its way to the launcher, never more in memory than it is behind; and their input."""
+"""The workers' output on its way to the launcher, with a bounded amount in memory; and the workers' input."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ class Story:
         return self.forwarder
 
     def add(self, worker: Worker, stream: OutputStream) -> int:
-        """Where the worker writes."""
+        """Add a stream of the worker; returns the descriptor into which the worker writes."""
         reading, writing = os.pipe()
         self.forwarder.add(worker, stream, reading)
         return writing
@@ -143,7 +143,7 @@ async def test_closing_waits_for_the_last_writer() -> None:
 
 
 @in_loop
-async def test_closing_a_tls_connection_on_which_nothing_waits_ends() -> None:
+async def test_draining_an_idle_tls_connection_ends() -> None:
     """With a limit of 0 asyncio counts the empty buffer of a TLS connection as full."""
     authority = Authority("test")
     context = make_server_context(authority.issue_server())
@@ -219,7 +219,7 @@ async def test_a_worker_that_has_closed_its_input_gets_no_more_input(caplog: pyt
     story.feed.write(b"this is not read")
     await happen(lambda: str(story.writer) not in os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are all it needs
     asked = story.asked
-    for _ in range(10):  # asyncio complains from the fifth on of what is written into a pipe that is lost
+    for _ in range(10):  # asyncio would log a warning from the fifth write into a closed pipe on
         story.feed.write(b"nor this")
     story.feed.write(b"")
     story.feed.close()

@@ -104,7 +104,7 @@ def test_without_a_log_file_json_records_replace_the_lines_of_the_console(pipe: 
 async def test_a_log_on_a_full_disk_is_reported_once(pipe: Screen) -> None:
     console = make_console(pipe)
     console.keep_log(Path("/dev/full"))
-    console.watch(Mock(), Mock())
+    console.watch(Mock(), Mock())  # reports what cannot be written
     for text in ("one", "two"):
         console.notice(text)
     await happen(lambda: console._log._has_failed, "the failure is known")
@@ -125,7 +125,7 @@ async def test_output_notices_and_page_are_written_in_the_order_of_the_calls(pip
     assert pipe.read() == "[0] one\nhvdrun: between\n[0] two\nhvdrun: rank 0 on a (slot 0) failed first: exit code 3\n"
 
 
-def test_github_actions_gets_the_page_as_an_annotation_too_that_begins_a_line(pipe: Screen) -> None:
+def test_github_actions_gets_the_page_also_as_an_annotation_on_a_line_of_its_own(pipe: Screen) -> None:
     console = make_console(pipe, {"GITHUB_ACTIONS": "true"})
     console.page(PAGE)
     console.end(LIMIT_SECONDS)
@@ -206,7 +206,7 @@ async def test_a_prompt_is_shown_on_a_terminal_though_its_line_has_no_end(termin
 
 
 async def show_long_start(screen: Screen, environment: Mapping[str, str]) -> Console:
-    """A console on which the live line of a start has been drawn, if it is to be."""
+    """A console after a long start: its live line has been drawn where the screen can be redrawn."""
     console = make_console(screen, environment)
     looked = asyncio.Event()
 
@@ -251,7 +251,7 @@ def test_hvdruns_own_sentences_or_the_end_replace_the_live_line(terminal: Screen
 def test_no_live_line_appears_where_lines_cannot_be_redrawn(terminal: Screen, pipe: Screen) -> None:
     async def show(screen: Screen, environment: dict[str, str]) -> str:
         console = await show_long_start(screen, environment)
-        assert len(asyncio.all_tasks()) == 1
+        assert len(asyncio.all_tasks()) == 1  # this test alone: no task draws a line
         console.notice("words")
         await console.output.close(LIMIT_SECONDS)
         return screen.read()

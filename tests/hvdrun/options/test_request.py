@@ -100,7 +100,7 @@ def test_a_mistyped_program_of_hvdrun_gets_a_suggestion(
     with pytest.raises(UsageError, match=rf"^there is no program '{word}': did you mean hvdrun {suggested}\?$"):
         read_spec([word, "--join", "x"])
     program = tmp_path / word
-    program.touch(0o755)
+    program.touch(0o755)  # a program of this name exists: the word is no mistake
     with pytest.raises(UsageError, match="the number of workers is missing"):
         read_spec([word, "--join", "x"])
 
@@ -115,7 +115,7 @@ def test_a_mistyped_program_of_hvdrun_gets_a_suggestion(
         (["python", "train.py", "torchrun"], False),
     ],
 )
-def test_workers_that_are_torchruns_are_reported_to_train_alone(words: list[str], *, is_reported: bool) -> None:
+def test_a_remark_says_that_several_torchrun_commands_train_alone(words: list[str], *, is_reported: bool) -> None:
     def warns(size: str) -> bool:
         return any("they train alone" in remark for remark in read_spec(["-np", size, *words]).display.remarks)
 
@@ -132,7 +132,9 @@ def test_a_script_with_the_name_of_a_program_of_hvdrun_lacks_the_number_of_worke
         read_spec(["agent.py"])
 
 
-def test_the_working_directory_may_be_given_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_working_directory_is_below_the_directory_of_hvdrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert read_spec(["-np", "1", "--wdir", "runs/1", "true"]).workers.directory == tmp_path / "runs" / "1"
     elsewhere = read_spec(["-np", "1", "-wdir", "/elsewhere", "true"])

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hvdrun.errors import LaunchError
 from hvdrun.processes.binding import Binder, BindTo, Cpu, choose_cpus, describe_cpus, parse_cpus, read_topology
 
-# Two sockets of two cores of two hardware threads; the NUMA nodes lie across the sockets, to distinguish the two.
+# Two sockets with two cores each, and two hardware threads a core. The NUMA nodes are numbered in the opposite order of
+# the sockets, so that a test notices if the two are exchanged.
 TOPOLOGY = tuple(Cpu(number, core=number % 4, socket=number % 4 // 2, numa=1 - number % 4 // 2) for number in range(8))
 
 
@@ -41,7 +42,7 @@ def make_tree(system: Path, topology: Sequence[Cpu], siblings: str = "core_cpus_
         (BindTo.NONE, [None, None]),
     ],
 )
-def test_workers_are_dealt_out_in_turn(bind_to: BindTo, dealt: list[set[int] | None]) -> None:
+def test_workers_get_cores_sockets_or_numa_nodes_in_turn(bind_to: BindTo, dealt: list[set[int] | None]) -> None:
     assert [choose_cpus(TOPOLOGY, bind_to, local_rank) for local_rank in range(len(dealt))] == dealt
 
 
@@ -53,7 +54,9 @@ def test_without_any_cpu_to_choose_from_nothing_is_bound() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=16),
     st.sampled_from([BindTo.CORE, BindTo.SOCKET, BindTo.NUMA]),
 )
-def test_a_worker_for_each_part_shares_and_leaves_nothing(parts: list[tuple[int, int, int]], bind_to: BindTo) -> None:
+def test_as_many_workers_as_parts_share_no_cpu_and_use_them_all(
+    parts: list[tuple[int, int, int]], bind_to: BindTo
+) -> None:
     topology = tuple(Cpu(number, *part) for number, part in enumerate(parts))
     seen: list[frozenset[int]] = []
     while (cpus := choose_cpus(topology, bind_to, len(seen))) is not None and cpus not in seen:

@@ -24,6 +24,7 @@ ONE, TWO = parse_worker("a:0"), parse_worker("b:0")
 ELASTIC = play("policy min=1 max=2 failures=any", "hosts a:1 b:1", "join all")
 STATIC = play("policy size=2", "hosts a:1 b:1", "join all")
 
+# Causes of a loss: a worker that did not report in time, a killed worker, a lost host, a worker that failed.
 GIVEN_UP = fail_to_report(TWO, 1, 60)
 KILLED, GONE, FAILED = blame_worker(TWO, 1, -9), blame_host("b", "gone."), blame_worker(ONE, 0, 3)
 TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were there")
@@ -83,13 +84,14 @@ def test_the_last_losses_are_kept() -> None:
 
 
 def test_members_that_ran_when_the_outcome_was_decided_were_stopped() -> None:
+    """`stopped` has their ranks."""
     newcomer = ("policy min=1 max=2 failures=any", "hosts a:1", "join all", "declare a:0", "hosts a:1 b:1")
     assert play("policy size=2", "hosts a:2", "exit a:0 1").stopped == (1,)
     assert play(*newcomer, "stop 143 SIGTERM").stopped == (0,)
     assert play("policy size=2", "hosts a:1 b:1", "exit a:0 1").stopped == ()  # the agent of b has not started
 
 
-def test_the_loss_of_a_host_that_ends_the_job_is_left_to_the_page() -> None:
+def test_the_loss_of_a_host_that_ends_the_job_stands_on_the_page_and_not_in_the_log() -> None:
     player = Player()
     story = ("policy min=1 max=2 failures=any", "hosts b:1", "join all", "lost b gone")
     *_, last = (player.run(each) for each in story)
