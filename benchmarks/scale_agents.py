@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Self
 
-import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
+import rendezvous.server.serving  # noqa: F401 - imported before gRPC, whose log it turns off
 
 # isort: split
 import grpc

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 
-import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
+import rendezvous.server.serving  # noqa: F401 - imported before gRPC, whose log it turns off
 
 # isort: split
 import psutil

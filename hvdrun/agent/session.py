@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
+import rendezvous.server.serving  # noqa: F401 - imported before gRPC, whose log it turns off
 
 # isort: split
 from hvdrun.agent.launcher_timeout import LauncherTimeout, LauncherTimeoutError

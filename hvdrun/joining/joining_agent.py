@@ -1,7 +1,8 @@
 """`hvdrun agent`: an agent that connects to the launcher by itself, serves one job, and ends.
 
-It waits until the token file exists and the launcher admits it, up to a limit, and then without a limit until the job
-begins. It ends immediately where waiting cannot help: another token, another version, a name that is taken.
+The agent waits, up to a limit, until the token file exists and the launcher admits the agent. Then it waits without a
+limit until the job begins. The agent ends immediately where a wait cannot help: another token, another version, a name
+that is taken.
 """
 
 import asyncio
@@ -39,7 +40,9 @@ _ANSWER_SECONDS = 2.0  # a launcher that has not answered by then waits for the 
 _SIGNALLED = "this agent received a signal and stopped its workers."
 _RELEASED = "the job no longer needs this agent, and has released it."
 _NOT_NEEDED = "the job has all its hosts, or has ended: this agent is not needed."
-_CLOCK_FAULTS = frozenset({9, 10})  # of X.509: not valid yet, and no longer; of a token from an older hvdrun
+_CLOCK_FAULTS = frozenset(
+    {9, 10}
+)  # X.509's codes for "not yet valid" and "expired"; only certificates of an older hvdrun can be so
 _NOTICES = (signal.SIGTERM, signal.SIGUSR2)
 
 
@@ -86,7 +89,7 @@ class TokenExpiredError(LaunchError):
 class JoinOptions:
     """Which job an agent joins, and as which host.
 
-    limit_seconds: how long it tries to reach the launcher; None: without a limit.
+    limit_seconds: how long the agent tries to reach the launcher; None: without a limit.
     """
 
     place: Endpoint
@@ -157,7 +160,7 @@ class JoiningAgent:
                 ends = None
                 if limit_seconds is not None:
                     ends = max(began + limit_seconds, now() + _ANSWER_SECONDS)
-                async with asyncio.timeout_at(ends):  # a launcher that is stopped completes the handshake, and no more
+                async with asyncio.timeout_at(ends):  # a stopped launcher would not answer after the handshake
                     channel = await self._join()
             except TokenFileError:
                 raise

@@ -21,7 +21,7 @@ from rendezvous.wire import codec
 from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Credential
 
 MAX_STRANGERS = 256  # at the same time, unless few files may be open
-_SHARE = 3  # of the connections that an address of the rendezvous may have
+_SHARE = 3  # strangers get one third of the connections that an address of the rendezvous may have
 _STANDSTILL_SECONDS = 1.0
 _BACKLOG = 1024  # agents of a large job connect in the same moment
 _RETRY_SECONDS = 1.0  # when this process has no room for another file
@@ -31,7 +31,7 @@ Receive = Callable[[AgentJoin, Channel], Awaitable[AgentAdmitted]]
 
 
 def count_strangers() -> int:
-    """How many there may be, so that files are left for the rendezvous and for the agents that join."""
+    """How many strangers there may be, so that files are left for the rendezvous and for the agents that join."""
     return min(MAX_STRANGERS, count_connections() // _SHARE)
 
 
@@ -39,9 +39,9 @@ class JoinListener:
     """Listens at one address; belongs to one event loop.
 
     Args:
-        token: which an agent must have.
-        credential: issued by the token's authority.
-        receive: answers an agent that has authenticated; there is no limit.
+        token: the token that an agent must have.
+        credential: the listener's, issued by the token's authority.
+        receive: answers an agent that has authenticated; may take any time.
         tasks: accept and answer agents; they end before `close` is called.
         limit_seconds: the time limit for the handshake of one agent.
     """
@@ -144,7 +144,7 @@ class JoinListener:
                 f"it is hvdrun {join.version}, and the job runs with hvdrun {__version__}: install the same on all "
                 "hosts."
             )
-        # An agent that has joined stays.
+        # Only a new agent needs a valid token: with 0 slots an agent that has joined calls the rendezvous.
         if join.slots and self._token.has_expired():
             return _refuse(
                 f"its token expired at {self._token.describe_expiry()}: start the job with a new one "

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Self
 
-from rendezvous.server import serving  # before gRPC itself: see there
+from rendezvous.server import serving  # imported before gRPC, whose log it turns off
 
 # isort: split
 import grpc

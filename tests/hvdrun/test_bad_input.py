@@ -38,8 +38,8 @@ BAD_INPUT = {
     "a relative remote Python": (["-np", "1", "--remote-python", "python3", "true"], 2, "absolute"),
     "no interface": (["-np", "1", "--network-interfaces", "eth0,", "true"], 2, "'eth0,'"),
     "another user here": (["-np", "1", "-H", "no-such-user@localhost", "true"], 2, "this machine"),
-    "a line feed in it": (["-np", "2", "a\nb"], 127, "a\\nb"),
-    "an escape in it": (["-np", "\x1b[31m", "true"], 2, "\\x1b[31m"),
+    "a line feed in the command": (["-np", "2", "a\nb"], 127, "a\\nb"),
+    "an escape in a value": (["-np", "\x1b[31m", "true"], 2, "\\x1b[31m"),
 }
 
 

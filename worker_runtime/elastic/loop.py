@@ -57,7 +57,7 @@ def run_through(
             state._size = None  # noqa: SLF001 - of this room
             notification_manager.remove_listener(state)
 
-    return wrapper  # type: ignore[return-value]  # it may be called with the state's name too
+    return wrapper  # type: ignore[return-value]  # the state may also be given by keyword
 
 
 def _repeat(train: Callable[[], ResultT], state: State, enter: Enter, *, must_reset: bool) -> ResultT:

@@ -40,7 +40,7 @@ def test_the_command_begins_at_the_first_word_that_is_neither_flag_nor_value(wor
     assert find_command(words.split()) == index
 
 
-# What is typed, and what it is taken for.
+# Pairs: a mistyped word, and the suggestion for it; a word alone gets none.
 MISTYPED = (
     "--grcae --grace, --grace-period --grace, --start --start-timeout, --num_proc --num-proc, --npp --np, -pn -np, "
     "-nproc --num-proc, -np4 -np 4, -n4 -n 4, -Ha:4 -H a:4, -hots -host, -Hosts --hosts, -hostfil -hostfile, "

@@ -7,7 +7,7 @@ import pytest
 from tests.lab.plan import HostPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 
-# As for torchrun: nothing of hvdrun's is imported.
+# A script for torchrun, which imports nothing of hvdrun.
 FOR_TORCHRUN = """
 import os
 import torch

@@ -1,4 +1,4 @@
-"""Has a forkserver import what torch leaves to the first optimizer, which would cost each worker more than a second."""
+"""Makes a forkserver import torch._dynamo, which each worker's first optimizer would import in more than a second."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What one trainer has saved another of any kind continues with, and averages exactly once."""
+"""Saved states: a trainer or optimizer of any kind loads what one of any other kind has saved, and averages once."""
 
 import pickle
 from pathlib import Path
@@ -36,7 +36,7 @@ def train(net: mx.gluon.Block, trainer: mx.gluon.Trainer, seed: int, *, is_alone
 
 
 def train_twice(makers: list[str], name: str, path: str) -> list[np.ndarray]:
-    """Train with one trainer, save, and continue with another; each of the makers' kind."""
+    """Train with the trainer of the first maker, save its states, and continue with the trainer of the second maker."""
     net = make_net()
     for turn, maker in enumerate(makers):
         own = make_optimizer(name)
@@ -64,7 +64,9 @@ def test_states_of_any_trainer_are_loaded_by_any_other(
     check(replicas, train_twice(["plain", "plain"], name, f"{folder}/alone.states"))
 
 
-def test_the_wrapper_stays_the_same_one_with_its_settings(ranks: RankPool, tmp_path: Path) -> None:
+def test_a_trainer_that_loads_states_keeps_its_distributed_optimizer_and_the_settings(
+    ranks: RankPool, tmp_path: Path
+) -> None:
     folder = str(tmp_path)
 
     def body() -> object:
@@ -121,7 +123,9 @@ def test_states_that_one_rank_has_loaded_are_broadcast(ranks: RankPool, tmp_path
 
     def body() -> list[np.ndarray]:
         is_root = hvd.rank() == 1
-        net = mx.gluon.nn.HybridSequential(prefix="net_")  # whose parameters the others initialise in the first step
+        net = mx.gluon.nn.HybridSequential(
+            prefix="net_"
+        )  # on ranks other than the root its parameters are initialised in the first step
         with net.name_scope():
             net.add(mx.gluon.nn.Dense(8, activation="tanh"), mx.gluon.nn.Dense(1))
         net.cast("float64")
@@ -164,7 +168,7 @@ def test_states_of_a_module_are_broadcast_for_all_its_buckets(ranks: RankPool, *
             inner._updater.set_states(pickle.dumps({0: mx.nd.full((1, 1), 4.0)}))
             optimizer.momentum = 1.0
         hvd.broadcast_optimizer_state(module)
-        module.forward_backward(  # without a gradient
+        module.forward_backward(  # the prediction equals the label, so the gradient is zero
             mx.io.DataBatch(one, one, bucket_key=2, provide_data=shapes[0], provide_label=shapes[1])
         )
         module.update()
@@ -183,7 +187,7 @@ def test_states_of_something_else_are_not_broadcast(ranks: RankPool) -> None:
     ranks.run(body, size=1)
 
 
-def test_an_optimizer_that_was_pickled_as_it_is_does_not_average_in_others(ranks: RankPool) -> None:
+def test_a_distributed_optimizer_pickled_with_its_wrapper_is_loaded_without_the_wrapper(ranks: RankPool) -> None:
     def body() -> object:
         wrapped = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=1.0))
         updater = mx.optimizer.get_updater(mx.optimizer.create("adam"))
@@ -194,8 +198,8 @@ def test_an_optimizer_that_was_pickled_as_it_is_does_not_average_in_others(ranks
 
 
 def test_hooks_of_others_on_saved_states_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another library counts how often states are saved, from before the first wrapper on, and again after it."""
-    keep_wrappers()  # as all other tests of this process find it
+    """Another library replaces the method that saves states, before the first wrapper is made and again afterwards."""
+    keep_wrappers()  # the hooks of this room are in place, as in all other tests
     calls = []
 
     def count(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Comparing replicas: when, of what, and what is said where they differ."""
+"""The check of replicas: after which steps it compares, which tensors, and what its error says."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ from worker_runtime.reduction.adasum import AdasumReducer
 from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
 
 
-def test_each_interval_of_steps_asks_once_and_one_that_differs_is_reported_on_all_ranks(world: World) -> None:
+def test_replicas_are_compared_once_in_an_interval_and_a_difference_raises_on_all_ranks(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         parameters = [*make_parameters(1), torch.ones((), requires_grad=True), torch.zeros(0, requires_grad=True)]
         reducer = make_reducer(parameters, engine, interval=3)
@@ -33,7 +33,7 @@ def test_each_interval_of_steps_asks_once_and_one_that_differs_is_reported_on_al
 
 @pytest.mark.parametrize("kind", ["average", "Adasum"])
 @pytest.mark.parametrize("revoked", [0, 2])
-def test_a_step_that_one_rank_has_compared_when_it_is_revoked_counts_once_on_all_ranks(
+def test_a_step_revoked_after_the_comparison_on_one_rank_alone_counts_once_on_all_ranks(
     kind: str, revoked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def body(engine: ThreadEngine) -> object:
@@ -55,16 +55,16 @@ def test_a_step_that_one_rank_has_compared_when_it_is_revoked_counts_once_on_all
 
 
 def revoke(engine: ThreadEngine, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a call of an engine raise that the step is revoked, in another generation with the same members."""
+    """Make one call of an engine raise StepRevokedError, as after a loss: the next generation has the same members."""
     plain = getattr(engine, call)
 
-    def raise_once(what: Any, **settings: bool) -> Any:
-        is_commit = isinstance(what, Members)
-        name = "" if is_commit else (what.operation if call == "wait" else what).request.name
+    def raise_once(argument: Any, **settings: bool) -> Any:
+        is_commit = isinstance(argument, Members)
+        name = "" if is_commit else (argument.operation if call == "wait" else argument).request.name
         if not is_commit and not name.endswith(".replicas" if call == "wait" else ".step"):
-            return plain(what, **settings)
+            return plain(argument, **settings)
         if call == "wait":
-            plain(what)
+            plain(argument)
         monkeypatch.setattr(engine, call, plain)
         engine.generation += 1
         raise StepRevokedError
@@ -104,7 +104,7 @@ def test_the_rank_that_differs_from_most_others_is_named(kind: str, name: str) -
     assert all(expected.fullmatch(message) for message in World(4).run(body))
 
 
-def test_of_two_ranks_none_is_named_and_a_rank_that_has_joined_is_not_compared() -> None:
+def test_a_difference_between_two_ranks_names_no_rank_and_a_joined_rank_is_not_compared() -> None:
     def body(engine: ThreadEngine) -> object:
         parameters = make_parameters(1)
         reducer = make_reducer(parameters, engine, interval=1)
