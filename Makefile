@@ -75,7 +75,7 @@ soak: setup
 	  --timeout=3600
 	HVDRUN_SOAK_RUNS=400 $(BIN)/pytest tests/system/test_random_losses.py --timeout=3600
 	HVDRUN_SOAK_RUNS=200 $(BIN)/pytest tests/system/test_mxnet_recoveries.py --timeout=3600
-	HVDRUN_SOAK_MINUTES=30 $(BIN)/pytest tests/system/test_healthy_waits.py --timeout=3600
+	HVDRUN_SOAK_MINUTES=30 $(BIN)/pytest tests/system/test_healthy_waits.py -o faulthandler_timeout=0
 	HVDRUN_SOAK_WORKERS=4 $(BIN)/pytest tests/worker_runtime/mxnet/test_trainer.py --timeout=3600
 
 gpu: setup
