@@ -13,12 +13,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hvdrun.accounts.history import History
+from hvdrun.accounts.outcome_file import JobFacts, OutcomeFile
+from hvdrun.accounts.page import describe_goodput, render_table
 from hvdrun.console import Console
 from hvdrun.console.job_reporter import JobReporter
-from hvdrun.console.marks import RankTable
+from hvdrun.console.marks import RankTable, read_local_clock
 from hvdrun.console.start_line import StartLine, StartNotice
 from hvdrun.console.stdin import StdinReader
-from hvdrun.errors import CANNOT_LAUNCH, LaunchError
+from hvdrun.errors import CANNOT_LAUNCH, OUTPUT_LOST, LaunchError
 from hvdrun.hangs.hold_ups import HoldUps
 from hvdrun.hangs.job_stacks import JobStacks
 from hvdrun.hosts.agent_config import AgentConfig
@@ -31,10 +34,13 @@ from hvdrun.processes.background import BackgroundTasks, report_callback_errors
 from hvdrun.processes.scarcity import THREADS, refuse_scarcity
 from hvdrun.processes.signals import StopRequests, answer_signals, stop_process
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.redaction import redact_command
 from rendezvous.core.losses import is_lost
 from rendezvous.core.messages import (
     Dismiss,
     Effect,
+    Effects,
+    Event,
     Exited,
     Finish,
     Launch,
@@ -47,6 +53,8 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Restarts, Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
 from rendezvous.core.rules import explain_end
+from rendezvous.core.state import State
+from rendezvous.wire.accounts import AccountsReported
 from rendezvous.wire.hangs import GiveUp, Stacks, WaitsReported
 from rendezvous.wire.orders import (
     AgentFailed,
@@ -82,27 +90,33 @@ def launch(spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = No
     dispatcher: gives functions to the workers, if they run any.
 
     Raises:
-        LaunchError: the job could not be started, or another job uses its checkpoints.
+        LaunchError: the job could not be started, its outcome cannot be written, or another job uses its checkpoints.
         KeyboardInterrupt: Ctrl-C was pressed, and the job has been stopped.
     """
-    if all(spec.is_remote(host.name) for host in spec.workers.hosts):
-        refuse_scarcity("the launcher", THREADS)
-    else:
-        refuse_scarcity("a launcher with an agent", 2 * THREADS)
+    history = History()
 
     async def run() -> Outcome:
         if spec.remote.joining is None:
-            return await Job(spec, console, dispatcher).run()
+            return await Job(spec, console, history, dispatcher).run()
         from hvdrun.joining.launcher import run_with_agents  # noqa: PLC0415 - other jobs go to their hosts
 
         return await run_with_agents(
-            spec, spec.remote.joining, console, lambda roster: Job(spec, console, dispatcher, roster).run()
+            spec, spec.remote.joining, console, lambda roster: Job(spec, console, history, dispatcher, roster).run()
         )
 
-    with hold_checkpoints(spec.workers.checkpoint):
+    facts = JobFacts(console.job, redact_command(spec.workers.command), spec.usable_hosts)
+    tell = partial(console.notice, level=Level.ERROR)
+    file = OutcomeFile(spec.display.outcome_file, facts, history, read_local_clock, tell)
+    with file, hold_checkpoints(spec.workers.checkpoint):
+        if all(spec.is_remote(host.name) for host in spec.workers.hosts):
+            refuse_scarcity("the launcher", THREADS)
+        else:
+            refuse_scarcity("a launcher with an agent", 2 * THREADS)
         outcome = asyncio.run(run())
     if outcome.is_interrupt:
         raise KeyboardInterrupt
+    if file.is_lost:
+        return outcome.exit_code or OUTPUT_LOST
     return outcome.exit_code
 
 
@@ -114,9 +128,16 @@ class Job:
     """One job, from the start of its agents to its last line of output."""
 
     def __init__(
-        self, spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = None, roster: "Roster | None" = None
+        self,
+        spec: JobSpec,
+        console: Console,
+        history: History,
+        dispatcher: "Dispatcher | None" = None,
+        roster: "Roster | None" = None,
     ) -> None:
         self._id = console.job
+        self._history = history
+        self._started = time.monotonic()
         self._spec = spec
         self._console = console
         self._dispatcher = dispatcher
@@ -154,7 +175,6 @@ class Job:
 
     async def run(self) -> Outcome:
         """Run the job, and return its outcome."""
-        started = time.monotonic()
         report_callback_errors(self._fail)
         async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are handled to the end
             stack.push_async_callback(self._close_pool)
@@ -167,7 +187,7 @@ class Job:
 
                     self._server, authority = await self._make_server(stack)
                     signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice, self._pass_on))
-                    self._open_streams(stack, started)
+                    self._open_streams(stack)
                     self._stacks.open()
                     stack.push_async_callback(self._stacks.close)
                     stack.push_async_callback(self._hold_ups.close)
@@ -187,13 +207,19 @@ class Job:
             await self._dispatcher.close(outcome, last_lines)
 
         lost = self._console.report_lost_output()
-        return replace(outcome, exit_code=outcome.exit_code or lost)
+        outcome = replace(outcome, exit_code=outcome.exit_code or lost)
+        self._history.end = replace(end, outcome=outcome)
+        return outcome
 
-    def _open_streams(self, stack: AsyncExitStack, started: float) -> None:
+    def _clock(self) -> float:
+        """The seconds since the job's start."""
+        return time.monotonic() - self._started
+
+    def _open_streams(self, stack: AsyncExitStack) -> None:
         self._console.watch(self._stop, self._fail)
         if self._dispatcher is not None:
             self._dispatcher.open(self._ranks.rank_of, self._stop, lambda: self._server.state.outcome is not None)
-        self._start_line.open(self._tasks, started)
+        self._start_line.open(self._tasks, self._started)
         stack.callback(self._start_line.close)
 
     def _list_begun(self) -> tuple[str, ...]:
@@ -250,11 +276,19 @@ class Job:
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
         if self._dispatcher is None and bug is None:
+            self._tell_accounts()
             self._reporter.explain(end)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
         if bug is not None:
             raise bug
+
+    def _tell_accounts(self) -> None:
+        """Print what the time of the job was spent on."""
+        for line in render_table(self._history):
+            self._console.verbose(line)
+        if (goodput := describe_goodput(self._history, self._clock())) is not None:
+            self._console.notice(goodput)
 
     def _open_stdin(self, host: str) -> StdinReader:
         """Read standard input for the worker on this host that gets it."""
@@ -278,7 +312,7 @@ class Job:
         # A function that is lost with its worker is not called again.
         if self._dispatcher is not None:
             policy = replace(policy, restarts=Restarts())
-        server = Server(policy, self._carry_out, authority.issue_server(), self._dispatcher, self._note_end)
+        server = Server(policy, self._carry_out, authority.issue_server(), self._dispatcher, self._note_step)
         return await stack.enter_async_context(server), authority
 
     def _carry_out(self, effect: Effect) -> None:
@@ -310,9 +344,10 @@ class Job:
             case _:
                 pass
 
-    def _note_end(self, exited: Exited) -> None:
-        if self._console.files is not None:
-            self._console.files.note_end(exited.worker, exited.returncode)
+    def _note_step(self, event: Event, state: State, effects: Effects) -> None:
+        self._history.note(event, state, effects, self._clock())
+        if isinstance(event, Exited) and self._console.files is not None:
+            self._console.files.note_end(event.worker, event.returncode)
 
     def _terminate(self, effect: Terminate) -> None:
         worker, host = effect.worker, effect.worker.slot.host
@@ -345,6 +380,9 @@ class Job:
                 self._stdin.ask()
             case Started(worker):
                 self._reporter.note_started(worker)
+                self._history.note_started(worker, self._clock())
+            case AccountsReported():
+                self._history.note_accounts(message)
             case Reserved():
                 self._masters.note_reserved(message)
             case Stacks():

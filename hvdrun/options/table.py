@@ -384,6 +384,13 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             default=LogFormat.TEXT.value,
         ),
         Option(
+            "--outcome",
+            "outcome_file",
+            "When the job has ended, also by a failure or Ctrl-C, write how it ended, and what its time was spent on, "
+            "into this file of this machine: one JSON object. The file of an earlier job is removed at the start.",
+            Kind(parse_local_path, FILE.metavar, FILE.wanted, "outcome.json"),
+        ),
+        Option(
             "--no-prefix",
             "marks_ranks",
             "Print the workers' lines without [rank] before each; equal tracebacks are not folded then.",

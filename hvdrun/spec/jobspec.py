@@ -124,6 +124,7 @@ class Display:
     log_level: what is less important is not printed; verbose is the level debug.
     log_file: where hvdrun's own sentences are written too, an absolute path; None for no file.
     log_format: text or json; of the file, and without one of the sentences on standard error.
+    outcome_file: where the outcome of the job is written, an absolute path; None for no file.
     dry_run: start nothing, and print what would be started.
     remarks: sentences for the user about a request that is not wrong.
     """
@@ -136,6 +137,7 @@ class Display:
     log_level: Level = Level.INFO
     log_file: Path | None = None
     log_format: LogFormat = LogFormat.TEXT
+    outcome_file: Path | None = None
     dry_run: bool = False
     remarks: tuple[str, ...] = ()
 

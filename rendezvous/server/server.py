@@ -28,6 +28,7 @@ from rendezvous.core.messages import (
     Declared,
     Dismiss,
     Effect,
+    Effects,
     Event,
     Exited,
     IllegalEventError,
@@ -81,7 +82,7 @@ class Server:
         carry_out: is called with each effect that others carry out.
         credential: the server's certificate and key.
         tasks: the functions that the workers run; None for a job that runs a program.
-        note_end: is told of each worker that has exited, perhaps again.
+        note_step: is told of each event, with the state that it has led to, and the effects, which are performed later.
     """
 
     def __init__(
@@ -90,12 +91,12 @@ class Server:
         carry_out: Callable[[Effect], None],
         credential: Credential,
         tasks: TaskDispatcher | None = None,
-        note_end: Callable[[Exited], None] | None = None,
+        note_step: Callable[[Event, State, Effects], None] | None = None,
     ) -> None:
         self.tasks = tasks
         self.state: State = membership.begin(policy)
         self._carry_out = carry_out
-        self._note_end = note_end
+        self._note_step = note_step
         self._credential = credential
         self._topics = Topics()
         self._last_reports: dict[str, int] = {}
@@ -170,8 +171,8 @@ class Server:
             case Exited(worker, 0) if self.tasks is not None and not self.tasks.is_done(worker):
                 event = replace(event, returncode=1, error=_LEFT_ITS_TASK)
         self.state, effects = membership.step(self.state, event)
-        if isinstance(event, Exited) and self._note_end is not None:
-            self._note_end(event)
+        if self._note_step is not None:
+            self._note_step(event, self.state, effects)
         self._effects.extend(effects)
         if not self._is_performing:
             self._perform_all()

@@ -1,0 +1,88 @@
+"""What a person reads about the time of a job: the line at its end, and the table of -v."""
+
+from collections.abc import Iterator, Sequence
+
+from hvdrun.accounts.history import History, WorkerHistory
+from hvdrun.accounts.report import (
+    PARTS,
+    UNKNOWN,
+    Straggler,
+    add_up,
+    compute_goodput,
+    find_stragglers,
+    list_measured,
+    split,
+)
+from hvdrun.console.page import describe_seconds
+from rendezvous.wire.accounts import Account
+
+LEAST_SECONDS = 60.0  # of a job whose goodput is printed
+MOST_ROWS = 20
+_MOST_NAMED = 3  # ranks
+_WIDTH = 9
+_SHORT = {"communication": "comm.", "checkpoint": "ckpt"}
+_TOTAL = "total"
+
+
+def describe_goodput(history: History, seconds: float) -> str | None:
+    """The line at the end of a job that has run for so long; None for nothing.
+
+    `goodput 97.8 %; rank 5 (server2) was last in 412 of 500 steps: the others waited 31 s for it`
+    """
+    accounts = list_measured(history)
+    goodput = compute_goodput(accounts)
+    if goodput is None or seconds < LEAST_SECONDS:
+        return None
+    stragglers = find_stragglers(accounts, history.find_host)
+    parts = [f"goodput {goodput * 100:.1f} %", *map(_describe_straggler, stragglers[:_MOST_NAMED])]
+    return "; ".join(parts)
+
+
+def _describe_straggler(each: Straggler) -> str:
+    waited = f"{each.seconds:.0f} s" if each.seconds < LEAST_SECONDS else describe_seconds(each.seconds)
+    where = f"rank {each.rank} ({each.host})"
+    return f"{where} was last in {each.last} of {each.of} steps: the others waited {waited} for it"
+
+
+def render_table(history: History) -> Iterator[str]:
+    """The lines of the table: a row for each worker, by rank, with seconds by part, and one for all.
+
+    A part in which no worker has spent time has no column.
+    """
+    rows = sorted(
+        (each for each in history.workers.values() if each.account is not None),
+        key=lambda each: (each.rank, each.worker.incarnation),
+    )
+    if not rows:
+        return
+    measured = list_measured(history)
+    sums = add_up(measured)
+    columns = [part for part in (*PARTS, UNKNOWN) if sums[part]]
+    width = max(len("host"), *(len(str(each.worker.slot)) for each in rows))
+    titles = "".join(f"{_SHORT.get(each, each):>{_WIDTH}}" for each in (_TOTAL, *columns))
+    yield f"rank  {'host':{width}}{titles}  waited most for".rstrip()
+    shown = rows
+    if len(rows) > MOST_ROWS:
+        shown = rows[: MOST_ROWS - 1]
+    for each in shown:
+        yield _render_row(each, columns, width)
+    if len(rows) > len(shown):
+        yield f"... and {len(rows) - len(shown)} workers more: --outcome FILE writes all"
+    total = sum(each.account.total_seconds for each in rows if each.account is not None)
+    numbers = [total, *(sums[part] for part in columns)]
+    yield f"{'all':4}  {'':{width}}" + "".join(f"{number:{_WIDTH}.1f}" for number in numbers)
+
+
+def _render_row(each: WorkerHistory, columns: Sequence[str], width: int) -> str:
+    account = each.account or Account(each.worker)
+    parts = split(account)
+    numbers = [f"{parts[part]:.1f}" if account.is_measured else "-" for part in columns]
+    cells = "".join(f"{text:>{_WIDTH}}" for text in (f"{account.total_seconds:.1f}", *numbers))
+    return f"{each.rank:4}  {each.worker.slot!s:{width}}{cells}{_name_slowest(account)}"
+
+
+def _name_slowest(account: Account) -> str:
+    slowest = max(account.waited_for, key=lambda waited: waited.seconds, default=None)
+    if slowest is None:
+        return ""
+    return f"  rank {slowest.rank}: {slowest.seconds:.1f}"

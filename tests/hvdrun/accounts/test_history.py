@@ -1,0 +1,105 @@
+"""The history of a job: the events of the core as sizes, losses, and how the job continued after each."""
+
+import shlex
+
+import pytest
+
+from hvdrun.accounts.history import History, Size
+from rendezvous.core import membership
+from rendezvous.core.messages import Launch
+from rendezvous.wire.accounts import Account, AccountsReported
+from tests.rendezvous.core.commands import parse_event, parse_policy, parse_worker
+from tests.rendezvous.core.transcript import expand, find_size
+
+
+def run_story(policy: str, *story: str) -> History:
+    """The history after these commands of a transcript; `at 3` says when the next ones come, `started a:0` is one."""
+    history, state, now = History(), membership.begin(parse_policy(policy.split())), 0.0
+    for command in story:
+        match shlex.split(command):
+            case ["at", seconds]:
+                now = float(seconds)
+            case ["started", *workers]:
+                for worker in workers:
+                    history.note_started(parse_worker(worker), now)
+            case words:
+                for each in expand(words, state):
+                    event = parse_event(each, find_size(state))
+                    state, effects = membership.step(state, event)
+                    history.note(event, state, effects, now)
+    return history
+
+
+ELASTIC = "min=1 max=2 failures=any"
+
+
+def test_a_loss_has_the_time_until_the_others_continue() -> None:
+    history = run_story(
+        ELASTIC,
+        *(
+            "tick 0",
+            "hosts a:1 b:1",
+            "at 1",
+            "join all",
+            "at 5",
+            "exit b:0 -9",
+            "at 7",
+            "join a:0 after=1 continue state",
+        ),
+    )
+    assert history.sizes == [Size(0.0, 2, 0), Size(1.0, 2, 0, 1), Size(7.0, 1, 0, 2)]
+    (loss,) = history.losses
+    assert (loss.at, loss.detect_seconds, loss.continued_at, loss.generation) == (5.0, 0.0, 7.0, 2)
+    assert (loss.outcome.rank, loss.outcome.returncode) == (1, -9)
+
+
+def test_the_loss_of_a_host_was_detected_from_its_last_report_on() -> None:
+    history = run_story(ELASTIC, "tick 0", "hosts a:1 b:1", "join all", "at 2", "report all", "at 9", "lost b gone")
+    (loss,) = history.losses
+    assert (loss.at, loss.detect_seconds, loss.continued_at) == (9.0, 7.0, None)
+
+
+def test_two_losses_have_one_recovery() -> None:
+    story = ("tick 0", "hosts a:3", "join all", "at 3", "exit a:2 1", "at 4", "exit a:1 1", "at 6")
+    history = run_story("min=1 max=3 failures=any", *story, "join a:0 after=1 continue state")
+    assert [(loss.at, loss.continued_at, loss.generation) for loss in history.losses] == [(3.0, 6.0, 2), (4.0, 6.0, 2)]
+
+
+def test_a_restart_is_over_when_all_workers_run_again() -> None:
+    story = ("tick 0", "hosts a:2", "at 3", "exit a:1 1", "at 4", "exit a:0 -15 stopped", "at 5", "started a:0#2")
+    history = run_story("size=2 restarts=2", *story)
+    (loss,) = history.losses
+    assert (loss.at, loss.continued_at) == (3.0, None)
+    assert history.sizes == [Size(0.0, 2, 0), Size(4.0, 2, 1)]
+    history.note_started(parse_worker("a:1#2"), 6.0)
+    assert (loss.continued_at, loss.generation) == (6.0, 0)
+
+
+def test_each_worker_has_its_last_rank_its_end_and_its_last_account() -> None:
+    history = run_story(
+        ELASTIC,
+        *("tick 0", "hosts a:1 b:1", "join all", "at 5", "exit a:0 3", "at 6", "exit a:0 3"),
+        *("join b:0 after=1 continue state",),
+    )
+    lost, kept = (history.workers[parse_worker(text)] for text in ("a:0", "b:0"))
+    assert (lost.rank, lost.ended, lost.returncode) == (0, 5.0, 3)
+    assert (kept.rank, kept.ended) == (0, None)
+    assert (history.find_host(0), history.find_host(7)) == ("b", "")
+    for seconds in (1.0, 2.0):
+        history.note_accounts(AccountsReported((Account(kept.worker, total_seconds=seconds),)))
+    assert kept.account is not None
+    assert kept.account.total_seconds == 2.0
+    history.note_accounts(AccountsReported((Account(parse_worker("c:0")),)))
+    assert parse_worker("c:0") not in history.workers
+
+
+@pytest.mark.parametrize("policy", ["size=2", ELASTIC])
+def test_a_launch_that_is_ordered_again_is_one_start(policy: str) -> None:
+    history, state = History(), membership.begin(parse_policy(policy.split()))
+    for now, command in enumerate(("tick 0", "hosts a:2", "tick 1")):
+        event = parse_event(command.split())
+        state, effects = membership.step(state, event)
+        history.note(event, state, effects, float(now))
+        launches = [effect for effect in effects if isinstance(effect, Launch)]
+        history.note(event, state, tuple(launches), float(now) + 10)
+    assert [worker.started for worker in history.workers.values()] == [1.0, 1.0]

@@ -1,0 +1,97 @@
+"""What a job's time was spent on: sums, goodput, recoveries, and who is named as the one that others waited for."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hvdrun.accounts.history import Loss
+from hvdrun.accounts.report import PARTS, compute_goodput, find_recovery, find_stragglers, split
+from rendezvous.core.outcome import blame_worker
+from rendezvous.wire.accounts import Account, RecoveryTime
+from tests.hvdrun.accounts.accounts import STEPS, make_worker, train
+
+WORKER = make_worker(0)
+
+
+def find_ranks(accounts: list[Account]) -> list[int]:
+    return [each.rank for each in find_stragglers(accounts, str)]
+
+
+def test_the_parts_of_an_account_and_the_unknown_sum_to_its_total() -> None:
+    given: dict[str, Any] = {f"{part}_seconds": float(number) for number, part in enumerate(PARTS, 1)}
+    parts = split(replace(Account(WORKER, is_measured=True, total_seconds=50.0), **given))
+    assert (parts["start"], parts["idle"], parts["unknown"]) == (1.0, 9.0, 5.0)
+    assert sum(parts.values()) == 50.0
+
+
+def test_goodput_is_the_share_of_steps_that_count() -> None:
+    good = Account(WORKER, total_seconds=100.0, compute_seconds=50.0, waiting_seconds=20.0, communication_seconds=10.0)
+    wasted = Account(WORKER, total_seconds=100.0, start_seconds=20.0, repeated_seconds=30.0, compute_seconds=40.0)
+    assert compute_goodput([good]) == 0.8
+    assert compute_goodput([good, wasted]) == 0.6
+    assert compute_goodput([]) is None
+    assert compute_goodput([Account(WORKER)]) is None
+
+
+def test_a_recovery_takes_as_long_as_the_slowest_worker() -> None:
+    loss = Loss(10.0, blame_worker(WORKER, 0, -9), 0.5, continued_at=13.0, generation=2)
+    times = (RecoveryTime(2, 1.0, 0.2, 0.0), RecoveryTime(2, 0.5, 0.4, 3.0), RecoveryTime(3, 9.0, 9.0, 9.0))
+    parts = find_recovery(loss, [Account(WORKER, recoveries=(each,)) for each in times])
+    assert parts is not None
+    assert (parts.detect, parts.reform, parts.state, parts.replay) == (0.5, 1.0, 0.4, 3.0)
+    unmeasured = find_recovery(loss, [])
+    assert unmeasured is not None
+    assert (unmeasured.reform, unmeasured.state, unmeasured.replay) == (3.0, None, None)
+    assert find_recovery(replace(loss, continued_at=None), []) is None
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8, 64])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slow_rank_is_named_with_its_cost(size: int, seed: int) -> None:
+    slow = size - 2
+    accounts = train(size, {slow: 0.05}, 0.005, seed)
+    (found,) = find_stragglers(accounts, lambda rank: f"host of {rank}")
+    assert (found.rank, found.host, found.of) == (slow, f"host of {slow}", STEPS)
+    assert found.last > STEPS * 0.9
+    assert STEPS * 0.04 < found.seconds < STEPS * 0.06
+
+
+@pytest.mark.parametrize("size", [3, 4, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_two_slow_ranks_are_both_named(size: int, seed: int) -> None:
+    accounts = train(size, {0: 0.06, 2: 0.06}, 0.01, seed)
+    assert sorted(find_ranks(accounts)) == [0, 2]
+
+
+@pytest.mark.parametrize("jitter", [0.005, 0.05, 0.2])
+@pytest.mark.parametrize("size", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("seed", range(10))
+def test_no_rank_of_a_healthy_job_is_named_however_busy_its_machine(size: int, seed: int, jitter: float) -> None:
+    assert find_ranks(train(size, {}, jitter, seed)) == []
+
+
+@pytest.mark.parametrize("size", [2, 4, 16])
+def test_a_rank_that_is_late_in_few_steps_is_not_named(size: int) -> None:
+    assert find_ranks(train(size, {0: 2.0}, 0.001, 1, every=50)) == []
+
+
+def test_a_rank_that_costs_little_is_not_named() -> None:
+    assert find_ranks(train(4, {1: 0.003}, 0.0001, 1)) == []
+
+
+def test_a_worker_that_took_the_place_of_a_lost_one_doubles_nothing() -> None:
+    whole = train(3, {0: 0.05}, 0.001, 1)
+    halves = [
+        replace(
+            account,
+            total_seconds=account.total_seconds / 2,
+            waited_for=tuple(
+                replace(each, seconds=each.seconds / 2, steps=each.steps // 2) for each in account.waited_for
+            ),
+        )
+        for account in (whole[2], whole[2])
+    ]
+    (found,) = find_stragglers([*whole[:2], *halves], str)
+    assert found.rank == 0
+    assert STEPS * 0.04 < found.seconds < STEPS * 0.06
