@@ -93,20 +93,19 @@ def launch(spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = No
         LaunchError: the job could not be started, its outcome cannot be written, or another job uses its checkpoints.
         KeyboardInterrupt: Ctrl-C was pressed, and the job has been stopped.
     """
-    history = History()
+    facts = JobFacts(console.job, redact_command(spec.workers.command), spec.usable_hosts)
+    tell = partial(console.notice, level=Level.ERROR)
+    file = OutcomeFile(spec.display.outcome_file, facts, History(), read_local_clock, tell)
 
     async def run() -> Outcome:
         if spec.remote.joining is None:
-            return await Job(spec, console, history, dispatcher).run()
+            return await Job(spec, console, file, dispatcher).run()
         from hvdrun.joining.launcher import run_with_agents  # noqa: PLC0415 - other jobs go to their hosts
 
         return await run_with_agents(
-            spec, spec.remote.joining, console, lambda roster: Job(spec, console, history, dispatcher, roster).run()
+            spec, spec.remote.joining, console, lambda roster: Job(spec, console, file, dispatcher, roster).run()
         )
 
-    facts = JobFacts(console.job, redact_command(spec.workers.command), spec.usable_hosts)
-    tell = partial(console.notice, level=Level.ERROR)
-    file = OutcomeFile(spec.display.outcome_file, facts, history, read_local_clock, tell)
     with file, hold_checkpoints(spec.workers.checkpoint):
         if all(spec.is_remote(host.name) for host in spec.workers.hosts):
             refuse_scarcity("the launcher", THREADS)
@@ -131,12 +130,13 @@ class Job:
         self,
         spec: JobSpec,
         console: Console,
-        history: History,
+        outcome_file: OutcomeFile,
         dispatcher: "Dispatcher | None" = None,
         roster: "Roster | None" = None,
     ) -> None:
         self._id = console.job
-        self._history = history
+        self._outcome_file = outcome_file
+        self._history = outcome_file.history
         self._started = time.monotonic()
         self._spec = spec
         self._console = console
@@ -200,11 +200,12 @@ class Job:
                     await self._finish(end)
 
         outcome = end.outcome
+        self._history.end = end
         if self._dispatcher is not None:
             last_lines: tuple[str, ...] = ()
             if outcome.worker is not None:
                 last_lines = self._console.output.tail(outcome.worker)
-            await self._dispatcher.close(outcome, last_lines)
+            await self._dispatcher.close(outcome, last_lines, self._outcome_file.render())
 
         lost = self._console.report_lost_output()
         outcome = replace(outcome, exit_code=outcome.exit_code or lost)

@@ -83,7 +83,7 @@ class OutcomeFile:
     ) -> None:
         self._path = path
         self._facts = facts
-        self._history = history
+        self.history = history
         self._clock = clock
         self._tell = tell
         self.is_lost = False
@@ -99,16 +99,20 @@ class OutcomeFile:
         """The job has ended, perhaps by an error: write the file."""
         if self._path is None:
             return
+        try:
+            _replace(self._path, self.render(error))
+        except OSError as failure:
+            self.is_lost = True
+            self._tell(f"{str(self._path)!r} of --outcome is not written: {failure.strerror}")
+
+    def render(self, error: BaseException | None = None) -> bytes:
+        """The bytes of the file, if the job ends now; error: by this one."""
         times = {
             "begin": self._begin.isoformat(timespec="milliseconds"),
             "end": self._clock().isoformat(timespec="milliseconds"),
             "seconds": round(time.monotonic() - self._began, _DIGITS),
         }
-        try:
-            _replace(self._path, render(self._facts, self._history, times, error))
-        except OSError as failure:
-            self.is_lost = True
-            self._tell(f"{str(self._path)!r} of --outcome is not written: {failure.strerror}")
+        return render(self._facts, self.history, times, error)
 
 
 def render(facts: JobFacts, history: History, times: dict[str, Any], error: BaseException | None = None) -> bytes:

@@ -17,6 +17,17 @@ from hvdrun.errors import UsageError
 from hvdrun.tasks.messages import Delivered, Ended, Refused
 
 ResultT = TypeVar("ResultT")
+
+
+class Results(list[ResultT]):
+    """What a function has returned, by rank: a list.
+
+    outcome: how its job ended, and what its time was spent on: the object that `--outcome` writes, as a dict.
+    """
+
+    outcome: dict[str, Any] | None = None
+
+
 Hosts = str | Sequence[str]
 
 
@@ -121,10 +132,11 @@ def run(  # noqa: PLR0917 - the order is Horovod's
     max_num_proc: int | None = None,
     env: Mapping[str, str] | None = None,
     **options: Any,
-) -> list[ResultT]:
+) -> Results[ResultT]:
     """Run a function on the workers of a new job, and return what it returns on each of them, by rank.
 
     An elastic job returns only the results of the workers that have finished; their places in the list are not ranks.
+    The list has the attribute `outcome`: how the job ended, and what its time was spent on, as `--outcome` writes it.
 
     Args:
         fn: any function, also a lambda, a closure or one of `__main__`; it calls `hvd.init()` itself.
@@ -159,7 +171,7 @@ def run(  # noqa: PLR0917 - the order is Horovod's
 
 def run_once(
     request: "Request", function: Callable[..., ResultT], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[ResultT]:
+) -> Results[ResultT]:
     """Run a function on the workers of a new job; see `run`."""
     body = pack(function, args, kwargs, is_last=True, modules=request.collect_modules())
     job = request.start()
@@ -169,7 +181,13 @@ def run_once(
         answers = collect(job)
     finally:
         job.close()
-    return answers.read(request.size, is_elastic=request.is_elastic)
+    try:
+        results = Results(answers.read(request.size, is_elastic=request.is_elastic))
+    except JobEndedError as error:
+        error.outcome = job.outcome
+        raise
+    results.outcome = job.outcome
+    return results
 
 
 _TRIES = 2  # of a function that no worker has begun
@@ -199,12 +217,21 @@ class Cluster:
         self._number = 0
         self._begins_anew = False
         self._is_closed = False
+        self._outcome: dict[str, Any] | None = None
         self._finalizer: Any = None
 
     @property
     def size(self) -> int:
         """How many workers it has."""
         return self._request.size
+
+    @property
+    def outcome(self) -> dict[str, Any] | None:
+        """How its last job ended, and what its time was spent on, as `--outcome` writes it; None while none has ended.
+
+        A job ends with the block, and when a worker dies.
+        """
+        return self._outcome
 
     def run(
         self, fn: Callable[..., ResultT], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -307,4 +334,5 @@ class Cluster:
                 if isinstance(message, Delivered):
                     message.body.close()
         job.close()
+        self._outcome = job.outcome
         self._finalizer.detach()

@@ -1,5 +1,7 @@
 """The errors of `hvdrun.run()` and `hvdrun.Cluster`, beside those that the functions raise."""
 
+from typing import Any
+
 from hvdrun.errors import HvdrunError, LaunchError
 
 
@@ -25,6 +27,8 @@ class JobEndedError(HvdrunError, RuntimeError):
         reason: why the job ended, a sentence.
         rank, returncode, last_lines: those of the worker that failed first, if one did: a
             negative returncode is a signal, and last_lines are the end of its output.
+
+    outcome: what `--outcome` writes, as a dict; None where it is not known.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class JobEndedError(HvdrunError, RuntimeError):
         self.rank = rank
         self.returncode = returncode
         self.last_lines = last_lines
+        self.outcome: dict[str, Any] | None = None
 
 
 class RemoteError(RuntimeError):

@@ -10,6 +10,7 @@ waits.
 """
 
 import codecs
+import json
 import os
 import selectors
 import signal
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from hvdrun.errors import LaunchError
 from hvdrun.tasks.messages import Body, Delivered, Ended, EndTasks, Message, Refused, RunTask, receive, send
@@ -85,6 +86,14 @@ class Stream:
                 target.flush()
 
 
+def _read_outcome(body: Body | None) -> dict[str, Any] | None:
+    if body is None:
+        return None
+    outcome: dict[str, Any] = json.loads(b"".join(body.pieces()) or b"null")
+    body.close()
+    return outcome
+
+
 def _is_own_descriptor(name: str) -> bool:
     """The stream is the process' own standard output or error."""
     stream, number = getattr(sys, name), {"stdout": 1, "stderr": 2}[name]
@@ -118,12 +127,14 @@ class LauncherChild:
         grace_seconds: the workers'.
 
     is_over: the launcher has reported the job's end, or has died.
+    outcome: what --outcome writes, from the job's end on; None where it is not known.
     """
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], grace_seconds: float = 0.0) -> None:
         self._end_seconds = grace_seconds + _END_SECONDS
         self._owner = os.getpid()
         self.is_over = False
+        self.outcome: dict[str, Any] | None = None
         self._streams: list[Stream] = []
 
         try:
@@ -235,6 +246,8 @@ class LauncherChild:
         if isinstance(message, Delivered):
             return message
         self.is_over = True
+        if isinstance(message, Ended):
+            self.outcome = _read_outcome(message.body)
         if isinstance(message, Ended | Refused):
             return message
         self._reap()

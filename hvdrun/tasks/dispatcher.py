@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from hvdrun.errors import LaunchError
-from hvdrun.tasks.messages import Delivered, Ended, EndTasks, Message, RunTask, collect, receive, send
+from hvdrun.tasks.messages import Body, Delivered, Ended, EndTasks, Message, RunTask, collect, receive, send
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import SIGNAL_OFFSET, Outcome
 from rendezvous.wire.tasks import OutcomeHead
@@ -113,8 +113,11 @@ class Dispatcher:
         if (worker, number) in self._written and (worker, number) in self._held:
             self._send(self._held.pop((worker, number)))
 
-    async def close(self, outcome: Outcome, last_lines: tuple[str, ...]) -> None:
-        """Send the program how the job ended."""
+    async def close(self, outcome: Outcome, last_lines: tuple[str, ...], report: bytes = b"") -> None:
+        """Send the program how the job ended.
+
+        report: what --outcome writes.
+        """
         lines, characters = deque[str](), 0
         for line in reversed(last_lines):
             characters += len(line)
@@ -125,6 +128,9 @@ class Dispatcher:
         # Of a host that was lost before its output came.
         for held in self._held.values():
             self._send(held)
+        body = None
+        with suppress(OSError):  # no room; the results are worth more
+            body = Body.of_bytes(report)
         self._send(
             Ended(
                 outcome.exit_code == 0,
@@ -134,6 +140,7 @@ class Dispatcher:
                 outcome.returncode,
                 tuple(lines),
                 self._begun,
+                body,
             )
         )
 

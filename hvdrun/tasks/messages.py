@@ -37,6 +37,19 @@ class Body:
         file.flush()
         return cls(None, os.dup(file.fileno()))
 
+    @classmethod
+    def of_bytes(cls, data: bytes) -> "Body":
+        """These bytes.
+
+        Raises:
+            OSError: this machine has no room for them.
+        """
+        if len(data) <= INLINE_BYTES:
+            return cls(data)
+        with TemporaryFile(prefix="hvdrun-") as file:
+            file.write(data)
+            return cls.of(file)
+
     def pieces(self) -> Iterator[bytes]:
         """The bytes, piece by piece, from the beginning; several readers may read at the same time."""
         if self.data is not None:
@@ -117,6 +130,7 @@ class Ended:
     rank, returncode, last_lines: those of the worker that failed first, if one did; a
     negative returncode is a signal.
     begun: the number of the last function that a worker has got; 0 for none.
+    body: what --outcome writes; None where this machine has no room for it.
     """
 
     succeeded: bool
@@ -126,6 +140,7 @@ class Ended:
     returncode: int | None = None
     last_lines: tuple[str, ...] = ()
     begun: int = 0
+    body: Body | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +165,7 @@ def send(connection: socket.socket, message: Message) -> None:
         OSError: the other side has closed the connection.
     """
     body = None
-    if isinstance(message, RunTask | Delivered):
+    if isinstance(message, RunTask | Delivered | Ended):
         body = message.body
     descriptors = []
     if not (body is None or body.descriptor is None):
@@ -174,7 +189,7 @@ def receive(connection: socket.socket) -> Message | None:
     if not data:
         return None
     message: Message = pickle.loads(data)  # noqa: S301 - from our own child, or our own parent
-    if not isinstance(message, RunTask | Delivered) or message.body.data is not None:
+    if not isinstance(message, RunTask | Delivered | Ended) or message.body is None or message.body.data is not None:
         return message
     # The kernel closes a descriptor for which this process has no number.
     if not descriptors:

@@ -12,7 +12,8 @@ def count(words: str, *, times: int = 1) -> int:
 
 def call() -> None:
     """The results have the type of what the function returns."""
-    assert_type(hvdrun.run(count, ("a",), {"times": 2}, num_proc=2, start_timeout=30), list[int])
+    results: list[int] = hvdrun.run(count, ("a",), {"times": 2}, num_proc=2, start_timeout=30)
+    assert_type(results[0], int)
     with hvdrun.Cluster(num_proc=2, hosts=["localhost:2"], env={"A": "1"}) as cluster:
         assert_type(cluster.run(count, args=("a",)), list[int])
         assert_type(cluster.run(lambda: "text"), list[str])

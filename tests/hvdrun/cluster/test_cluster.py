@@ -1,5 +1,6 @@
 """Real jobs of functions, from a program that is pytest: one warm cluster for most of them."""
 
+import json
 import os
 import signal
 import threading
@@ -165,6 +166,24 @@ def test_a_worker_that_ends_with_zero_inside_the_function_has_not_returned(clust
         hvdrun.run(leave, num_proc=2, no_prefork=True)
     with pytest.raises(JobEndedError, match="exit code 0 before its function had returned"):
         hvdrun.run(leave, num_proc=1, min_num_proc=1, no_prefork=True)
+
+
+def test_a_job_of_functions_has_an_outcome_and_so_have_its_error_and_a_cluster(tmp_path: Path) -> None:
+    results = hvdrun.run(lambda: 1, num_proc=2, no_prefork=True, outcome=str(tmp_path / "outcome.json"))
+    assert results == [1, 1]
+    assert results.outcome is not None
+    written = json.loads((tmp_path / "outcome.json").read_text())
+    for key in ("job", "exit_code", "sizes", "workers"):
+        assert results.outcome[key] == written[key]
+    with pytest.raises(JobEndedError) as caught:
+        hvdrun.run(lambda: os._exit(3), num_proc=1, no_prefork=True)
+    assert caught.value.outcome is not None
+    assert caught.value.outcome["first_cause"]["exit_code"] == 3
+    with hvdrun.Cluster(num_proc=1, no_prefork=True) as cluster:
+        cluster.run(lambda: 1)
+        outcomes = [cluster.outcome]
+    outcomes.append(cluster.outcome)
+    assert [each and each["exit_code"] for each in outcomes] == [None, 0]
 
 
 def test_a_cluster_ends_though_a_function_has_left_a_thread() -> None:

@@ -152,7 +152,8 @@ async def test_outcomes_of_a_host_that_is_lost_come_before_the_end_with_the_last
     story = Story()
     await story.begin()
     await story.dispatcher.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
-    await story.dispatcher.close(blame_host("a", "gone"), (*repeat("x" * 1000, 50), "last"))
+    report = b"r" * (4 * INLINE_BYTES)
+    await story.dispatcher.close(blame_host("a", "gone"), (*repeat("x" * 1000, 50), "last"), report)
     assert isinstance(await story.hear(), Delivered)
     end = await story.hear()
     assert isinstance(end, Ended)
@@ -160,6 +161,9 @@ async def test_outcomes_of_a_host_that_is_lost_come_before_the_end_with_the_last
     assert end.reason == "host a was lost: gone"
     assert end.last_lines[-1] == "last"
     assert len(end.last_lines) < 20
+    assert end.body is not None
+    assert b"".join(end.body.pieces()) == report
+    end.body.close()
     story.close()
 
 
