@@ -37,7 +37,7 @@ help:
 	@echo "make gpu      run every test that needs a GPU, and print one page of what it found; without one it says 0 run"
 	@echo "make bench    measure, beside torchrun, DDP, gloo, MXNet alone, and Horovod where it is installed"
 	@echo "make docs     build the documentation into build/site, which opens in a browser from the disk"
-	@echo "make pictures run a job, kill a worker, and draw what the terminal shows for the README"
+	@echo "make pictures run jobs, and draw what the terminal and a timeline show, for the README and the docs"
 	@echo "make protos   generate the code of protos/*.proto again"
 	@echo "make dist     build the wheel and the source archive into dist, the same bytes each time"
 	@echo "make clean    remove .venv, caches and built files"

@@ -1,4 +1,4 @@
-"""`make pictures`: runs jobs, kills a worker of each, and draws what the terminal shows, as docs/pictures/*.svg."""
+"""`make pictures`: runs jobs, and draws them as docs/pictures/*.svg: what the terminal shows, and a timeline."""
 
 import io
 import os
@@ -8,10 +8,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
+
+from hvdrun.timeline.parts import read_events
 
 FOLDER = Path(__file__).parent / "pictures"
 KILL_AT_STEP = 36
@@ -73,11 +76,24 @@ del ddp, optimizer
 dist.barrier()
 dist.destroy_process_group()
 """
+SLOW_RANK = 2
+SLOW = f"""
+import time, torch
+import worker_runtime.torch as hvd
+
+hvd.init()
+gradient = torch.ones(1500, 1500)
+for step in range(40):
+    time.sleep(0.09 if hvd.rank() == {SLOW_RANK} else 0.04)
+    hvd.allreduce_(gradient, name="gradient")
+"""
 TRACEBACK = re.compile(r"\[\d\] \[rank\d\]")  # of a peer whose connection broke
 
 
 def main() -> None:
     """Run the jobs and write the pictures."""
+    FOLDER.mkdir(exist_ok=True)
+    draw_timeline("timeline", SLOW)
     draw("recovery", ["hvdrun", "-np", "4", "--min-np", "2", "python", "train.py"], TRAIN)
     draw("restart", ["hvdrun", "-np", "4", "--max-restarts", "3", "python", "train.py"], RESTARTED)
 
@@ -112,10 +128,89 @@ def draw(name: str, words: list[str], script: str) -> None:
                 screen.print(Text(text, "yellow" if text.startswith("hvdrun") else ""))
         stop.cancel()
         screen.print(Text(f"$ echo $?\n{job.wait()}", "bold"))
-    FOLDER.mkdir(exist_ok=True)
     picture = screen.export_svg(title="hvdrun")
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # nothing comes from outside
     (FOLDER / f"{name}.svg").write_text(picture.replace("Fira Code", "monospace"), encoding="utf-8")
+
+
+SVG = "http://www.w3.org/2000/svg"
+SHOWN_STEPS = 4
+COLOURS = {"its own program": "#8fbc8f", "waits for others": "#e9a23b", "communication": "#4a7fb5"}
+LEFT, TOP, ROW, BAR, PLOT = 70, 40, 34, 22, 640  # pixels
+
+
+def draw_timeline(name: str, script: str) -> None:
+    """Run a job with a slow rank, and draw some steps of its timeline: a row for each rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "timeline.json"
+        (Path(folder) / "train.py").write_text(script, encoding="utf-8")
+        program = Path(sys.executable).with_name("hvdrun")
+        environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+        words = [str(program), "-np", "4", "--timeline", str(path), "python", "train.py"]
+        subprocess.run(words, cwd=folder, env=environment, check=True, timeout=LIMIT_SECONDS)
+        waits, releases = read_waits(path)
+    bucket = max(releases, key=lambda each: len(releases[each]))
+    middle = len(releases[bucket]) // 2
+    begin, end = (releases[bucket][middle + steps] for steps in (0, SHOWN_STEPS))
+    bars = [
+        (rank, colour, max(begin, start), min(end, stop))
+        for rank, spans in waits.items()
+        for colour, start, stop in divide(spans, releases)
+        if start < end and stop > begin
+    ]
+    (FOLDER / f"{name}.svg").write_text(render_timeline(sorted(waits), bars, begin, end), encoding="utf-8")
+
+
+def read_waits(path: Path) -> tuple[dict[int, list[tuple[str, float, float]]], dict[str, list[float]]]:
+    """The waits of each rank, and the releases of each operation, in microseconds."""
+    rows: dict[int, str] = {}
+    waits: dict[int, list[tuple[str, float, float]]] = {}
+    releases: dict[str, list[float]] = {}
+    for event in read_events(path):
+        row = rows.get(event["pid"], "")
+        match event["ph"]:
+            case "M" if "name" in event.get("args", {}):
+                rows[event["pid"]] = event["args"]["name"]
+            case "X" if row.startswith("rank "):
+                span = event["name"], event["ts"], event["ts"] + event["dur"]
+                waits.setdefault(int(row.removeprefix("rank ")), []).append(span)
+            case "E" if "last_rank" in event.get("args", {}):
+                releases.setdefault(row, []).append(event["ts"])
+    return waits, releases
+
+
+def divide(
+    spans: list[tuple[str, float, float]], releases: dict[str, list[float]]
+) -> Iterator[tuple[str, float, float]]:
+    """The waits of a rank for others and for communication: each is divided at the release."""
+    for name, began, ended in spans:
+        released = max((at for at in releases.get(name, []) if at <= ended), default=ended)
+        if released > began:
+            yield COLOURS["waits for others"], began, released
+        yield COLOURS["communication"], max(began, released), ended
+
+
+def render_timeline(ranks: list[int], bars: list[tuple[int, str, float, float]], begin: float, end: float) -> str:
+    """The picture: a bar for the program of each rank, and over it the bars of what it waits for."""
+    height, scale = TOP + ROW * len(ranks) + 30, PLOT / (end - begin)
+    width = LEFT + PLOT + 20
+    lines = [
+        f'<svg xmlns="{SVG}" viewBox="0 0 {width} {height}" font-family="monospace" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for place, (text, colour) in enumerate(COLOURS.items()):
+        x = LEFT + place * 210
+        lines.append(f'<rect x="{x}" y="12" width="14" height="14" fill="{colour}"/>')
+        lines.append(f'<text x="{x + 20}" y="24">{text}</text>')
+    for place, rank in enumerate(ranks):
+        y = TOP + ROW * place
+        lines.append(f'<text x="8" y="{y + 16}">rank {rank}</text>')
+        lines.append(f'<rect x="{LEFT}" y="{y}" width="{PLOT}" height="{BAR}" fill="{COLOURS["its own program"]}"/>')
+    for rank, colour, start, stop in bars:
+        left, y, length = LEFT + (start - begin) * scale, TOP + ROW * ranks.index(rank), (stop - start) * scale
+        lines.append(f'<rect x="{left:.1f}" y="{y}" width="{length:.1f}" height="{BAR}" fill="{colour}"/>')
+    lines.append(f'<text x="{LEFT}" y="{height - 10}">{(end - begin) / 1000:.0f} ms, {SHOWN_STEPS} steps</text>')
+    return "\n".join([*lines, "</svg>\n"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The command line of `hvdrun timeline`: its words and its page."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from hvdrun.errors import UsageError
 from hvdrun.options.pages import render_program_help
 from hvdrun.options.programs import TIMELINE
 from hvdrun.timeline.parts import list_parts, read_events
-from hvdrun.timeline.summary import Collective, Reader, Straggler, Summary
+from hvdrun.timeline.summary import Collective, Reader, Straggler, Summary, find_percentile
 
 _SHOWN = 10
+_PERCENTILES = (50, 90, 99)
 _MILLISECONDS = 1000.0
 
 
@@ -60,41 +61,71 @@ def render(summary: Summary, parts: Sequence[Path]) -> str:
         more = f" and {len(parts) - 1} more"
     count = sum(each.count for each in summary.collectives.values())
     lines = [f"{parts[0]}{more}: {summary.seconds:.1f} s, {len(summary.ranks)} ranks, {count:,} collectives"]
-
-    stragglers = _sort_stragglers(summary)
-    if stragglers:
-        lines += [
-            "",
-            "The last rank of a collective, and how long only it was missing",
-            "  rank     last in    waited for it",
-        ]
-    for straggler in stragglers[:_SHOWN]:
-        share = straggler.last / summary.released
-        waited = f"{straggler.waited:.2f} s ({_share(straggler.waited, summary.seconds)} of the time)"
-        lines.append(f"{straggler.rank:6}  {straggler.last:>6,} ({share:4.0%})   {waited}")
-
-    if summary.waits:
-        lines += ["", "How long the program of each rank waited for results of collectives"]
-    for rank, seconds in sorted(summary.waits.items(), key=lambda item: -item[1])[:_SHOWN]:
-        lines.append(f"{rank:6}   {seconds:.2f} s ({_share(seconds, summary.seconds)} of the time)")
-
-    slowest = _sort_collectives(summary)
-    if slowest:
-        lines += [
-            "",
-            "The collectives that took longest, in ms on rank 0",
-            "    total   count      p50      p90      p99     waiting  name",
-        ]
-    for each in slowest[:_SHOWN]:
-        numbers = "".join(f"{each.percentile(percent) * _MILLISECONDS:9.2f}" for percent in (50, 90, 99))
-        waiting = each.waiting * _MILLISECONDS
-        name = "".join(letter if letter.isprintable() else "?" for letter in each.name)
-        lines.append(f"{each.running * _MILLISECONDS:9.1f}{each.count:8,}{numbers}{waiting:12.1f}  {name}")
-
+    for section in (_render_stragglers, _render_ranks, _render_steps, _render_slowest, _render_changes):
+        found = list(section(summary))
+        lines += ["", *found] if found else []
     if summary.notes:
         lines += ["", "What happened to the job"]
     lines += [f"{at:9.2f} s  {text}" for at, text in summary.notes]
     return "\n".join(lines)
+
+
+def _render_stragglers(summary: Summary) -> Iterator[str]:
+    stragglers = _sort_stragglers(summary)
+    if not stragglers:
+        return
+    yield "The last rank of a collective, and how long only it was missing"
+    yield "  rank     last in    waited for it"
+    for each in stragglers[:_SHOWN]:
+        last = f"{each.last:>6,} ({each.last / summary.released:4.0%})"
+        of_waiting, of_time = _share(each.waited, summary.waited), _share(each.waited, summary.seconds)
+        yield f"{each.rank:6}  {last}   {each.waited:.2f} s ({of_waiting} of the waiting, {of_time} of the time)"
+
+
+def _render_ranks(summary: Summary) -> Iterator[str]:
+    if not summary.rank_times:
+        return
+    yield f"What the program of each rank waited for, in s; collectives ran for {summary.communication:.2f} s"
+    yield "  rank   other ranks   communication   hidden behind its own work"
+    for rank, times in sorted(summary.rank_times.items(), key=lambda item: -item[1].waiting)[:_SHOWN]:
+        hidden = summary.find_hidden(rank)
+        share = _share(hidden, summary.communication)
+        yield f"{rank:6}   {times.waiting:11.2f}   {times.exposed:13.2f}   {hidden:.2f} ({share})"
+
+
+def _render_steps(summary: Summary) -> Iterator[str]:
+    steps = summary.list_steps()
+    if not steps:
+        return
+    yield "Steps, in ms"
+    yield "  rank   count      p50      p90      p99"
+    for rank, seconds in list(steps.items())[:_SHOWN]:
+        numbers = "".join(f"{find_percentile(seconds, percent) * _MILLISECONDS:9.2f}" for percent in _PERCENTILES)
+        yield f"{'all' if rank is None else rank:>6}{len(seconds):8,}{numbers}"
+
+
+def _render_slowest(summary: Summary) -> Iterator[str]:
+    slowest = _sort_collectives(summary)
+    if not slowest:
+        return
+    yield "The collectives that took longest, in ms on rank 0"
+    yield "    total   count      p50      p90      p99     waiting  name"
+    for each in slowest[:_SHOWN]:
+        numbers = "".join(f"{find_percentile(each.durations, p) * _MILLISECONDS:9.2f}" for p in _PERCENTILES)
+        waiting = each.waiting * _MILLISECONDS
+        name = "".join(letter if letter.isprintable() else "?" for letter in each.name)
+        yield f"{each.running * _MILLISECONDS:9.1f}{each.count:8,}{numbers}{waiting:12.1f}  {name}"
+
+
+def _render_changes(summary: Summary) -> Iterator[str]:
+    if not summary.changes:
+        return
+    yield "What changes of the members cost: from the last result before to the next release"
+    for each in summary.changes[:_SHOWN]:
+        yield f"{each.at:9.2f} s  generation {each.generation}: {each.seconds:.2f} s"
+    if len(summary.changes) > _SHOWN:
+        rest = summary.changes[_SHOWN:]
+        yield f"{'':9}    and {len(rest)} more: {sum(each.seconds for each in rest):.2f} s"
 
 
 def render_json(summary: Summary) -> str:
@@ -106,7 +137,7 @@ def render_json(summary: Summary) -> str:
             "count": each.count,
             "seconds": round(each.running, 6),
             "waiting_seconds": round(each.waiting, 6),
-            **{f"p{percent}_seconds": round(each.percentile(percent), 6) for percent in (50, 90, 99)},
+            **_describe_percentiles(each.durations),
         }
 
     return json.dumps(
@@ -118,12 +149,35 @@ def render_json(summary: Summary) -> str:
                 {"rank": each.rank, "last": each.last, "of": summary.released, "waited_seconds": round(each.waited, 6)}
                 for each in _sort_stragglers(summary)
             ],
-            "waits": [{"rank": rank, "seconds": round(waited, 6)} for rank, waited in sorted(summary.waits.items())],
+            "communication_seconds": round(summary.communication, 6),
+            "waits": [
+                {
+                    "rank": rank,
+                    "seconds": round(times.waiting + times.exposed, 6),
+                    "waiting_seconds": round(times.waiting, 6),
+                    "exposed_seconds": round(times.exposed, 6),
+                    "hidden_seconds": round(summary.find_hidden(rank), 6),
+                    "parts": {name: round(seconds, 6) for name, seconds in times.parts.items()},
+                }
+                for rank, times in sorted(summary.rank_times.items())
+            ],
+            "steps": [
+                {"rank": rank, "count": len(seconds), **_describe_percentiles(seconds)}
+                for rank, seconds in summary.list_steps().items()
+            ],
             "collectives": [describe(each) for each in _sort_collectives(summary)],
+            "changes": [
+                {"generation": each.generation, "at": round(each.at, 6), "seconds": round(each.seconds, 6)}
+                for each in summary.changes
+            ],
             "notes": [{"seconds": round(at, 6), "text": text} for at, text in summary.notes],
         },
         indent=1,
     )
+
+
+def _describe_percentiles(seconds: list[float]) -> dict[str, float]:
+    return {f"p{percent}_seconds": round(find_percentile(seconds, percent), 6) for percent in _PERCENTILES}
 
 
 def _sort_stragglers(summary: Summary) -> list[Straggler]:

@@ -1,9 +1,12 @@
 """What a timeline says: which collectives were slow, and for which ranks the others waited; pure.
 
-The others wait for the last rank of a collective: from the request of the last but one to its own.
+The others wait for the last rank of a collective: from the request of the last but one to its own. A rank that waits
+for a result waits for others until the release, and then for the communication. What a program does not wait for is
+hidden behind its own work.
 """
 
-from collections import defaultdict
+import re
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import quantiles
@@ -11,8 +14,13 @@ from typing import Any
 
 _MOST_KEPT = 10_000  # durations of one collective, for its percentiles
 _MICROSECONDS = 1e6
+_MOST_RELEASES = 1024  # of one name; the waits of other ranks come later than the next releases
+_LEAST_STEPS = 10  # of which percentiles say something
 _NEGOTIATE = "NEGOTIATE_"
 _RANK = "rank "
+_OF_SET = re.compile(r" \(process set \d+\)$")
+_STEP = re.compile(r"step \d+$")
+_GENERATION = re.compile(r"generation (\d+): \d+ ranks?$")
 
 
 @dataclass(slots=True)
@@ -22,6 +30,7 @@ class Collective:
     count: how many there were.
     running: the sum of their seconds from release to end, on rank 0. durations: those of the first ones.
     waiting: the sum of their seconds from the first rank's request to the release.
+    intervals: the seconds from each of the first ones to the next. ended: when the last one ended.
     """
 
     name: str
@@ -29,12 +38,25 @@ class Collective:
     running: float = 0.0
     waiting: float = 0.0
     durations: list[float] = field(default_factory=list)
+    intervals: list[float] = field(default_factory=list)
+    ended: float | None = None
 
-    def percentile(self, percent: int) -> float:
-        """The seconds that so many percent of them do not exceed."""
-        if len(self.durations) < 2:  # noqa: PLR2004 - of one there is no distribution
-            return sum(self.durations)
-        return quantiles(self.durations, n=100, method="inclusive")[percent - 1]
+    def note(self, began: float, ended: float) -> None:
+        """One of them has ended."""
+        self.count += 1
+        self.running += ended - began
+        if len(self.durations) < _MOST_KEPT:
+            self.durations.append(ended - began)
+            if self.ended is not None:
+                self.intervals.append(ended - self.ended)
+        self.ended = ended
+
+
+def find_percentile(seconds: list[float], percent: int) -> float:
+    """The seconds that so many percent of these do not exceed; 0 of none."""
+    if len(seconds) < 2:  # noqa: PLR2004 - of one there is no distribution
+        return sum(seconds)
+    return quantiles(seconds, n=100, method="inclusive")[percent - 1]
 
 
 @dataclass(slots=True)
@@ -50,17 +72,46 @@ class Straggler:
 
 
 @dataclass(slots=True)
+class RankTime:
+    """What the program of one rank did, in seconds.
+
+    waiting: for other ranks. exposed: for communication, which was not hidden behind its own work.
+    steps: of its first steps. parts: by name, what else its row has.
+    """
+
+    waiting: float = 0.0
+    exposed: float = 0.0
+    steps: list[float] = field(default_factory=list)
+    parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The members changed, as after a loss.
+
+    at: when. seconds: from the last result before to the first release after.
+    """
+
+    generation: int
+    at: float
+    seconds: float
+
+
+@dataclass(slots=True)
 class Summary:
     """What was found.
 
     seconds: from the first event to the last one. ranks: that took part.
-    waits: by rank, the seconds in which its program waited for results.
-    collectives: by name. stragglers: by rank. notes: what happened to the job, with the second of it.
+    communication: the seconds in which collectives ran on rank 0.
+    rank_times: by rank. collectives: by name. stragglers: by rank.
+    changes: of the members. notes: what happened to the job, with the second of it.
     """
 
     seconds: float = 0.0
     ranks: set[int] = field(default_factory=set)
-    waits: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    communication: float = 0.0
+    rank_times: dict[int, RankTime] = field(default_factory=lambda: defaultdict(RankTime))
+    changes: list[Change] = field(default_factory=list)
     collectives: dict[str, Collective] = field(default_factory=dict)
     stragglers: dict[int, Straggler] = field(default_factory=dict)
     notes: list[tuple[float, str]] = field(default_factory=list)
@@ -69,6 +120,30 @@ class Summary:
     def released(self) -> int:
         """How many collectives had all their ranks."""
         return sum(straggler.last for straggler in self.stragglers.values())
+
+    @property
+    def waited(self) -> float:
+        """The seconds in which only one rank was missing."""
+        return sum(straggler.waited for straggler in self.stragglers.values())
+
+    def list_steps(self) -> dict[int | None, list[float]]:
+        """The seconds of steps, by rank; under None from one result to the next of the collective that ran longest.
+
+        That is what there is where the ranks have not noted their steps.
+        """
+        steps: dict[int | None, list[float]] = {
+            rank: each.steps for rank, each in self.rank_times.items() if each.steps
+        }
+        if steps:
+            return steps
+        repeated = [each for each in self.collectives.values() if len(each.intervals) >= _LEAST_STEPS]
+        if not repeated:
+            return {}
+        return {None: max(repeated, key=lambda each: each.running).intervals}
+
+    def find_hidden(self, rank: int) -> float:
+        """The seconds of communication that the program of a rank did not wait for."""
+        return max(0.0, self.communication - self.rank_times[rank].exposed)
 
 
 class Reader:
@@ -83,6 +158,10 @@ class Reader:
         self._ranks: dict[int, int] = {}  # by row: whose waits it has
         self._begun: dict[int, list[tuple[str, float]]] = defaultdict(list)  # by row: what has begun, and when
         self._asked: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        self._released: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_RELEASES))
+        self._covered = 0.0  # communication until then is added up
+        self._ended = 0.0  # of the last operation
+        self._change: tuple[int, float] | None = None  # a generation has begun, and when the last result came
         self._base: int | None = None  # microseconds since 1970 of the first part
         self._offset = 0.0
 
@@ -110,13 +189,13 @@ class Reader:
             case "B":
                 self._begun[row].append((str(event["name"]), at))
             case "X" if row in self._ranks:
-                self.summary.waits[self._ranks[row]] += float(event["dur"]) / _MICROSECONDS
+                self._note_span(self._ranks[row], str(event["name"]), at, float(event["dur"]) / _MICROSECONDS)
             case "X":  # the request of a rank, by its number
                 self._asked[row].append((at, int(event["name"])))
             case "E":
                 self._end(row, at)
             case "i" if event["name"] != "CYCLE_START":
-                self.summary.notes.append((at, str(event["name"])))
+                self._note(str(event["name"]), at)
 
     def _describe(self, row: int, arguments: dict[str, Any]) -> None:
         if "name" in arguments:
@@ -133,12 +212,36 @@ class Reader:
         collective = self.summary.collectives.setdefault(self._names[row], Collective(self._names[row]))
         if name.startswith(_NEGOTIATE):
             collective.waiting += at - began
+            self._released[_OF_SET.sub("", collective.name)].append(at)
             self._note_last(sorted(self._asked.pop(row, [])))
+            if self._change is not None:
+                generation, since = self._change
+                self.summary.changes.append(Change(generation, since, at - since))
+                self._change = None
         elif not self._begun[row]:  # the whole operation, not one of its parts
-            collective.count += 1
-            collective.running += at - began
-            if len(collective.durations) < _MOST_KEPT:
-                collective.durations.append(at - began)
+            collective.note(began, at)
+            self._ended = max(self._ended, at)
+            self.summary.communication += max(0.0, at - max(began, self._covered))
+            self._covered = max(self._covered, at)
+
+    def _note(self, text: str, at: float) -> None:
+        self.summary.notes.append((at, text))
+        generation = _GENERATION.match(text)
+        if generation is not None and self._ended:
+            self._change = int(generation[1]), self._ended
+
+    def _note_span(self, rank: int, name: str, began: float, seconds: float) -> None:
+        """The program of a rank has waited for this operation, taken a step, or done something else."""
+        times, ended = self.summary.rank_times[rank], began + seconds
+        if name in self._released:
+            released = next((each for each in reversed(self._released[name]) if each <= ended), ended)
+            times.exposed += ended - max(began, released)
+            times.waiting += max(0.0, min(ended, released) - began)
+        elif _STEP.match(name):
+            if len(times.steps) < _MOST_KEPT:
+                times.steps.append(seconds)
+        else:
+            times.parts[name] += seconds
 
     def _note_last(self, asked: list[tuple[float, int]]) -> None:
         if not asked:

@@ -8,8 +8,8 @@ import pytest
 
 from hvdrun.cli.program import main
 from hvdrun.timeline.parts import list_parts, read_events
-from hvdrun.timeline.program import read_request
-from hvdrun.timeline.summary import Reader
+from hvdrun.timeline.program import Request, read_request, run
+from hvdrun.timeline.summary import Reader, Summary, find_percentile
 
 JOB = {"start_time_since_epoch_in_micros": 1_000_000, "job": "a"}
 
@@ -61,10 +61,70 @@ def test_stragglers_and_slow_collectives_are_added_up() -> None:
     ]
     first, second = found.collectives.values()
     assert (first.count, round(first.running, 3), round(first.waiting, 3)) == (2, 0.08, 0.2)
-    assert (second.name, round(second.running, 3), round(second.percentile(50), 3)) == ("allreduce.b", 0.595, 0.595)
-    assert round(first.percentile(50), 3) == 0.04
+    assert (second.name, round(second.running, 3), round(find_percentile(second.durations, 50), 3)) == (
+        "allreduce.b",
+        0.595,
+        0.595,
+    )
+    assert round(find_percentile(first.durations, 50), 3) == 0.04
     assert found.notes == [(0.0, "generation 1: 3 ranks")]
-    assert found.waits == {2: 0.5}
+    assert found.list_steps() == {}
+
+
+def summarize(*events: dict[str, object]) -> Summary:
+    """What the page would say of these events and those that name the rows."""
+    reader = Reader()
+    reader.read([*NAMES, *events])
+    return reader.summary
+
+
+NAMES: list[dict[str, object]] = [
+    {"name": "process_name", "ph": "M", "pid": 0, "args": JOB},
+    {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.a (process set 1)"}},
+    {"name": "process_name", "ph": "M", "pid": 3, "args": {"name": "rank 2"}},
+]
+
+
+def span(name: str, began: int, ended: int) -> dict[str, object]:
+    """A span in the row of rank 2, in milliseconds."""
+    return {"name": name, "ph": "X", "ts": began * 1000, "dur": (ended - began) * 1000, "pid": 3, "tid": 0}
+
+
+def test_the_wait_of_a_rank_is_divided_at_the_release_and_the_rest_of_the_communication_is_hidden() -> None:
+    first, second = collective(1, 0, {0: 0, 2: 10}, 100, 200), collective(1, 300, {0: 300, 2: 301}, 310, 400)
+    found = summarize(*first, *second, span("allreduce.a", 60, 150), span("allreduce.a", 390, 405))
+    times = found.rank_times[2]
+    assert (round(times.waiting, 3), round(times.exposed, 3)) == (0.04, 0.065)
+    assert (round(found.communication, 3), round(found.find_hidden(2), 3)) == (0.19, 0.125)
+
+
+def test_communication_at_the_same_time_counts_once() -> None:
+    names = {"name": "process_name", "ph": "M", "pid": 2, "args": {"name": "allreduce.b"}}
+    found = summarize(names, *collective(1, 0, {0: 0, 2: 0}, 0, 100), *collective(2, 0, {0: 0, 2: 0}, 50, 130))
+    assert round(found.communication, 3) == 0.13
+
+
+def test_the_steps_of_a_rank_are_those_that_it_has_noted() -> None:
+    found = summarize(span("step 1", 0, 100), span("optimizer", 80, 100), span("step 2", 100, 400))
+    assert found.list_steps() == {2: [0.1, 0.3]}
+    assert found.rank_times[2].parts == {"optimizer": 0.02}
+
+
+def test_without_noted_steps_a_step_lasts_from_one_result_to_the_next() -> None:
+    events = [event for n in range(11) for event in collective(1, n * 100, {0: n * 100}, n * 100, n * 100 + 20)]
+    (seconds,) = summarize(*events).list_steps().values()
+    assert [round(each, 3) for each in seconds] == [0.1] * 10
+
+
+def test_a_change_of_the_members_costs_the_time_without_a_release(tmp_path: Path) -> None:
+    note = {"name": "generation 2: 2 ranks", "ph": "i", "ts": 700_000, "pid": 0, "tid": 0, "s": "g"}
+    events = [*NAMES, *collective(1, 0, {0: 0}, 0, 200), note, *collective(1, 800, {0: 800}, 900, 950)]
+    reader = Reader()
+    reader.read(events)
+    (change,) = reader.summary.changes
+    assert (change.generation, change.at, round(change.seconds, 3)) == (2, 0.2, 0.7)
+    page = run(Request(write(tmp_path / "t.json", events), as_json=False))
+    assert "     0.20 s  generation 2: 0.70 s" in page.splitlines()
 
 
 def test_the_page_names_who_was_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,8 +132,8 @@ def test_the_page_names_who_was_waited_for(tmp_path: Path, capsys: pytest.Captur
     assert main(["timeline", str(path)]) == 0
     page = capsys.readouterr().out
     assert page.splitlines()[0] == f"{path}: 1.0 s, 3 ranks, 3 collectives"
-    assert "     2       2 ( 67%)   0.18 s (18 % of the time)" in page.splitlines()
-    assert "     2   0.50 s (50 % of the time)" in page.splitlines()
+    assert "     2       2 ( 67%)   0.18 s (98 % of the waiting, 18 % of the time)" in page.splitlines()
+    assert "     2          0.25            0.25   0.43 (63 %)" in page.splitlines()
     slowest = [line.split()[-1] for line in page.splitlines() if "allreduce" in line]
     assert slowest == ["allreduce.b", "allreduce.a?"]
 
@@ -83,6 +143,9 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     found = json.loads(capsys.readouterr().out)
     assert found["stragglers"][0] == {"rank": 2, "last": 2, "of": 3, "waited_seconds": 0.18}
     assert found["collectives"][1]["name"] == "allreduce.a\n"
+    waits = {"seconds": 0.5, "waiting_seconds": 0.25, "exposed_seconds": 0.25, "hidden_seconds": 0.425, "parts": {}}
+    assert found["waits"] == [{"rank": 2, **waits}]
+    assert (found["communication_seconds"], found["steps"], found["changes"]) == (0.675, [], [])
 
 
 def test_the_parts_of_a_job_are_read_in_order_and_those_of_another_are_not(tmp_path: Path) -> None:
