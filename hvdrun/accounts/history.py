@@ -3,7 +3,6 @@
 All times are seconds since the job's start.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rendezvous.core.messages import Effects, Event, Exited, Finish, Launch, Publish, Reported
@@ -169,5 +168,7 @@ class History:
         self._open.clear()
 
 
-def _find_new(losses: Iterable[Outcome], known: tuple[Outcome, ...]) -> list[Outcome]:
+def _find_new(losses: tuple[Outcome, ...], known: tuple[Outcome, ...]) -> list[Outcome]:
+    if losses is known:
+        return []
     return [each for each in losses if not any(each is other for other in known)]
