@@ -20,6 +20,7 @@ LEAST_SECONDS = 60.0  # of a job whose goodput is printed
 MOST_ROWS = 20
 _MOST_NAMED = 3  # ranks
 _WIDTH = 9
+_LEAST_SHOWN = 0.05  # seconds, of all workers
 _SHORT = {"communication": "comm.", "checkpoint": "ckpt"}
 _TOTAL = "total"
 
@@ -47,7 +48,7 @@ def _describe_straggler(each: Straggler) -> str:
 def render_table(history: History) -> Iterator[str]:
     """The lines of the table: a row for each worker, by rank, with seconds by part, and one for all.
 
-    A part in which no worker has spent time has no column.
+    A part that would be 0.0 everywhere has no column, but for what is unknown.
     """
     rows = sorted(
         (each for each in history.workers.values() if each.account is not None),
@@ -57,8 +58,10 @@ def render_table(history: History) -> Iterator[str]:
         return
     measured = list_measured(history)
     sums = add_up(measured)
-    columns = [part for part in (*PARTS, UNKNOWN) if sums[part]]
-    width = max(len("host"), *(len(str(each.worker.slot)) for each in rows))
+    columns = [part for part in PARTS if sums[part] >= _LEAST_SHOWN]
+    if measured:
+        columns.append(UNKNOWN)
+    width = max(len("host"), *(len(str(each.worker)) for each in rows))
     titles = "".join(f"{_SHORT.get(each, each):>{_WIDTH}}" for each in (_TOTAL, *columns))
     yield f"rank  {'host':{width}}{titles}  waited most for".rstrip()
     shown = rows
@@ -78,7 +81,7 @@ def _render_row(each: WorkerHistory, columns: Sequence[str], width: int) -> str:
     parts = split(account)
     numbers = [f"{parts[part]:.1f}" if account.is_measured else "-" for part in columns]
     cells = "".join(f"{text:>{_WIDTH}}" for text in (f"{account.total_seconds:.1f}", *numbers))
-    return f"{each.rank:4}  {each.worker.slot!s:{width}}{cells}{_name_slowest(account)}"
+    return f"{each.rank:4}  {each.worker!s:{width}}{cells}{_name_slowest(account)}"
 
 
 def _name_slowest(account: Account) -> str:

@@ -6,7 +6,7 @@ hidden behind its own work.
 """
 
 import re
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import quantiles
@@ -158,7 +158,7 @@ class Reader:
         self._ranks: dict[int, int] = {}  # by row: whose waits it has
         self._begun: dict[int, list[tuple[str, float]]] = defaultdict(list)  # by row: what has begun, and when
         self._asked: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        self._released: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST_RELEASES))
+        self._released: dict[str, list[float]] = defaultdict(list)  # by operation: the last releases
         self._covered = 0.0  # communication until then is added up
         self._ended = 0.0  # of the last operation
         self._change: tuple[int, float] | None = None  # a generation has begun, and when the last result came
@@ -212,7 +212,7 @@ class Reader:
         collective = self.summary.collectives.setdefault(self._names[row], Collective(self._names[row]))
         if name.startswith(_NEGOTIATE):
             collective.waiting += at - began
-            self._released[_OF_SET.sub("", collective.name)].append(at)
+            self._note_release(_OF_SET.sub("", collective.name), at)
             self._note_last(sorted(self._asked.pop(row, [])))
             if self._change is not None:
                 generation, since = self._change
@@ -223,6 +223,12 @@ class Reader:
             self._ended = max(self._ended, at)
             self.summary.communication += max(0.0, at - max(began, self._covered))
             self._covered = max(self._covered, at)
+
+    def _note_release(self, name: str, at: float) -> None:
+        released = self._released[name]
+        released.append(at)
+        if len(released) > 2 * _MOST_RELEASES:
+            del released[:_MOST_RELEASES]
 
     def _note(self, text: str, at: float) -> None:
         self.summary.notes.append((at, text))

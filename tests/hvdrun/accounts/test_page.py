@@ -78,6 +78,14 @@ def test_a_worker_without_a_measured_account_has_dashes_beside_the_others() -> N
     assert row.split()[2:] == [f"{plain.total_seconds:.1f}", "-", "-", "-", "-", "rank", "0:", row.split()[-1]]
 
 
+def test_the_table_tells_the_worker_of_a_slot_from_the_one_before() -> None:
+    first, _ = train(2, {}, 0.01, 1)
+    second = replace(first, worker=replace(first.worker, incarnation=2), commit_seconds=0.01)
+    title, *rows, _ = render_table(build_history(first, second))
+    assert [row.split()[1] for row in rows] == ["server1:0", "server1:0#2"]
+    assert "commit" not in title
+
+
 def test_a_long_table_is_folded() -> None:
     table = list(render_table(build_history(*train(64, {}, 0.01, 1, steps=10))))
     assert len(table) == MOST_ROWS + 2
