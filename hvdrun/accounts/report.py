@@ -21,7 +21,8 @@ PARTS = (
 )
 UNKNOWN = "unknown"
 _GOOD = ("compute", "waiting", "communication")
-_MORE_THAN_ITS_SHARE = 1.25  # of the steps in which a rank is the last
+_TIMES_AS_OFTEN = 2.5  # as a quick rank is the last
+_LEAST_LAST = 0.3  # of the steps
 _LEAST_COST = 0.05  # of the job's time
 
 
@@ -113,7 +114,9 @@ def find_recovery(loss: Loss, accounts: Iterable[Account]) -> RecoveryParts | No
 def find_stragglers(accounts: Sequence[Account], find_host: Callable[[int], str]) -> list[Straggler]:
     """The ranks that were the last in more than their share of the steps, and have cost the others much; dearest first.
 
-    Also healthy ranks wait for each other. What counts is how much longer a rank was waited for than a quick one.
+    Also healthy ranks wait for each other, and a busy machine holds up now this one and now that one. So a rank is
+    named only where it was the last often, and much more often than a quick one. What counts is how much longer it was
+    waited for.
     """
     longest = max((account.total_seconds for account in accounts), default=0.0)
     steps = max((account.steps for account in accounts), default=0)
@@ -126,18 +129,18 @@ def find_stragglers(accounts: Sequence[Account], find_host: Callable[[int], str]
     for waited in (each for account in accounts for each in account.waited_for):
         seconds[waited.rank] += waited.seconds / max(1.0, size - 1)
         last[waited.rank] = max(last[waited.rank], waited.steps)
-    usual = _find_usual(seconds, round(size))
-    fair = sum(last.values()) * _MORE_THAN_ITS_SHARE / max(size, 1.0)
+    quick_seconds, quick_last = (_find_quick(each, round(size)) for each in (seconds, last))
+    fair = max(sum(last.values()) / max(size, 1.0), _TIMES_AS_OFTEN * quick_last, _LEAST_LAST * steps)
     found = [
         Straggler(rank, find_host(rank), min(last[rank], steps), steps, waited, waited / longest)
         for rank, waited in seconds.items()
-        if last[rank] > fair and waited - usual > _LEAST_COST * longest
+        if last[rank] > fair and waited - quick_seconds > _LEAST_COST * longest
     ]
     return sorted(found, key=lambda each: -each.seconds)
 
 
-def _find_usual(seconds: Mapping[int, float], size: int) -> float:
-    """How long a quick rank is waited for: a third of all, or more, take longer; one that nobody names takes 0."""
-    silent = max(0, size - len(seconds))
-    in_order = sorted([*seconds.values(), *[0.0] * silent])
+def _find_quick(by_rank: Mapping[int, float], size: int) -> float:
+    """What holds of a quick rank: a third of all are quicker at most; a rank that nobody has waited for has 0."""
+    silent = max(0, size - len(by_rank))
+    in_order = sorted([*by_rank.values(), *[0.0] * silent])
     return in_order[(len(in_order) - 1) // 3]

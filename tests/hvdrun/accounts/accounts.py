@@ -11,6 +11,7 @@ from rendezvous.wire.accounts import Account, AccountsReported, WaitedFor
 
 STEPS = 500
 _STEP_SECONDS = 0.1
+_BURST_STEPS = 25
 
 
 def build_history(*accounts: Account) -> History:
@@ -31,7 +32,13 @@ def make_worker(rank: int, host: str = "server1") -> Worker:
 
 
 def train(
-    size: int, slow: Mapping[int, float], jitter: float, seed: int, steps: int = STEPS, every: int = 1
+    size: int,
+    slow: Mapping[int, float],
+    jitter: float,
+    seed: int,
+    steps: int = STEPS,
+    every: int = 1,
+    bursts: float = 0.0,
 ) -> list[Account]:
     """The accounts of a training in which all ranks wait for the last one in each step.
 
@@ -42,11 +49,16 @@ def train(
         seed: of chance.
         steps: how many there are.
         every: so many steps there is one in which slow ranks are slow.
+        bursts: in this share of the time one rank or another, by chance, takes half a step longer.
     """
     source = random.Random(seed)  # noqa: S311 - jitter, no secret
+    burst: Mapping[int, float] = {}
     computed, waited = [0.0] * size, [[[0.0, 0] for _ in range(size)] for _ in range(size)]
     for step in range(steps):
         late = {} if step % every else slow
+        if step % _BURST_STEPS == 0:
+            burst = {source.randrange(size): _STEP_SECONDS / 2} if source.random() < bursts else {}
+        late = {**burst, **late}
         took = [_STEP_SECONDS + late.get(rank, 0.0) + source.expovariate(1 / jitter) for rank in range(size)]
         last = max(range(size), key=lambda rank: took[rank])
         for rank in range(size):

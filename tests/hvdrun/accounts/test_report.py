@@ -71,6 +71,11 @@ def test_no_rank_of_a_healthy_job_is_named_however_busy_its_machine(size: int, s
     assert find_ranks(train(size, {}, jitter, seed)) == []
 
 
+@pytest.mark.parametrize("size", [2, 3, 4, 8, 16])
+def test_a_machine_that_holds_up_one_rank_for_a_while_names_no_rank(size: int) -> None:
+    assert [find_ranks(train(size, {}, 0.01, seed, bursts=0.5)) for seed in range(30)] == [[]] * 30
+
+
 @pytest.mark.parametrize("size", [2, 4, 16])
 def test_a_rank_that_is_late_in_few_steps_is_not_named(size: int) -> None:
     assert find_ranks(train(size, {0: 2.0}, 0.001, 1, every=50)) == []
