@@ -135,6 +135,7 @@ def draw(name: str, words: list[str], script: str) -> None:
 
 SVG = "http://www.w3.org/2000/svg"
 SHOWN_STEPS = 4
+RANK = re.compile(r"rank (\d+)$")  # the name of a rank's row
 COLOURS = {"its own program": "#8fbc8f", "waits for others": "#e9a23b", "communication": "#4a7fb5"}
 LEFT, TOP, ROW, BAR, PLOT = 70, 40, 34, 22, 640  # pixels
 
@@ -171,9 +172,9 @@ def read_waits(path: Path) -> tuple[dict[int, list[tuple[str, float, float]]], d
         match event["ph"]:
             case "M" if "name" in event.get("args", {}):
                 rows[event["pid"]] = event["args"]["name"]
-            case "X" if row.startswith("rank "):
+            case "X" if (rank := RANK.match(row)) is not None:
                 span = event["name"], event["ts"], event["ts"] + event["dur"]
-                waits.setdefault(int(row.removeprefix("rank ")), []).append(span)
+                waits.setdefault(int(rank[1]), []).append(span)
             case "E" if "last_rank" in event.get("args", {}):
                 releases.setdefault(row, []).append(event["ts"])
     return waits, releases

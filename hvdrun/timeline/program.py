@@ -14,6 +14,7 @@ from hvdrun.timeline.summary import Collective, Reader, Straggler, Summary, find
 
 _SHOWN = 10
 _PERCENTILES = (50, 90, 99)
+_NARROW = 7  # columns of a part
 _MILLISECONDS = 1000.0
 
 
@@ -61,7 +62,7 @@ def render(summary: Summary, parts: Sequence[Path]) -> str:
         more = f" and {len(parts) - 1} more"
     count = sum(each.count for each in summary.collectives.values())
     lines = [f"{parts[0]}{more}: {summary.seconds:.1f} s, {len(summary.ranks)} ranks, {count:,} collectives"]
-    for section in (_render_stragglers, _render_ranks, _render_steps, _render_slowest, _render_changes):
+    for section in _SECTIONS:
         found = list(section(summary))
         lines += ["", *found] if found else []
     if summary.notes:
@@ -88,9 +89,20 @@ def _render_ranks(summary: Summary) -> Iterator[str]:
     yield f"What the program of each rank waited for, in s; collectives ran for {summary.communication:.2f} s"
     yield "  rank   other ranks   communication   hidden behind its own work"
     for rank, times in sorted(summary.rank_times.items(), key=lambda item: -item[1].waiting)[:_SHOWN]:
-        hidden = summary.find_hidden(rank)
-        share = _share(hidden, summary.communication)
-        yield f"{rank:6}   {times.waiting:11.2f}   {times.exposed:13.2f}   {hidden:.2f} ({share})"
+        share = _share(times.hidden, times.communication)
+        yield f"{rank:6}   {times.waiting:11.2f}   {times.exposed:13.2f}   {times.hidden:.2f} ({share})"
+
+
+def _render_parts(summary: Summary) -> Iterator[str]:
+    noted = [(rank, times) for rank, times in sorted(summary.rank_times.items()) if times.parts]
+    names = list(dict.fromkeys(name for _, times in noted for name in times.parts))
+    if not noted:
+        return
+    yield "What the time of each rank was spent on, in s"
+    yield f"  rank{''.join(f'{name:>{max(len(name), _NARROW) + 2}}' for name in names)}"
+    for rank, times in noted[:_SHOWN]:
+        cells = (f"{times.parts.get(name, 0.0):{max(len(name), _NARROW) + 2}.2f}" for name in names)
+        yield f"{rank:6}{''.join(cells)}"
 
 
 def _render_steps(summary: Summary) -> Iterator[str]:
@@ -118,14 +130,33 @@ def _render_slowest(summary: Summary) -> Iterator[str]:
 
 
 def _render_changes(summary: Summary) -> Iterator[str]:
-    if not summary.changes:
-        return
-    yield "What changes of the members cost: from the last result before to the next release"
+    if summary.changes:
+        yield "What changes of the members cost: from the last result before to the next release"
     for each in summary.changes[:_SHOWN]:
         yield f"{each.at:9.2f} s  generation {each.generation}: {each.seconds:.2f} s"
     if len(summary.changes) > _SHOWN:
         rest = summary.changes[_SHOWN:]
         yield f"{'':9}    and {len(rest)} more: {sum(each.seconds for each in rest):.2f} s"
+
+
+def _render_recoveries(summary: Summary) -> Iterator[str]:
+    recovered = [(rank, times.recoveries) for rank, times in sorted(summary.rank_times.items()) if times.recoveries]
+    if not recovered:
+        return
+    yield "Recoveries of each rank: how many, in s all and the longest"
+    for rank, seconds in recovered[:_SHOWN]:
+        yield f"{rank:6}{len(seconds):8,}{sum(seconds):9.2f}{max(seconds):9.2f}"
+
+
+_SECTIONS = (
+    _render_stragglers,
+    _render_ranks,
+    _render_parts,
+    _render_steps,
+    _render_slowest,
+    _render_changes,
+    _render_recoveries,
+)
 
 
 def render_json(summary: Summary) -> str:
@@ -156,8 +187,12 @@ def render_json(summary: Summary) -> str:
                     "seconds": round(times.waiting + times.exposed, 6),
                     "waiting_seconds": round(times.waiting, 6),
                     "exposed_seconds": round(times.exposed, 6),
-                    "hidden_seconds": round(summary.find_hidden(rank), 6),
+                    "hidden_seconds": round(times.hidden, 6),
                     "parts": {name: round(seconds, 6) for name, seconds in times.parts.items()},
+                    "waited_for": [
+                        {"rank": last, "seconds": round(seconds, 6)} for last, seconds in times.waited_for.items()
+                    ],
+                    "recoveries": [round(seconds, 6) for seconds in times.recoveries],
                 }
                 for rank, times in sorted(summary.rank_times.items())
             ],

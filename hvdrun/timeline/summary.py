@@ -17,9 +17,11 @@ _MICROSECONDS = 1e6
 _MOST_RELEASES = 1024  # of one name; the waits of other ranks come later than the next releases
 _LEAST_STEPS = 10  # of which percentiles say something
 _NEGOTIATE = "NEGOTIATE_"
-_RANK = "rank "
 _OF_SET = re.compile(r" \(process set \d+\)$")
-_STEP = re.compile(r"step \d+$")
+_ROW = re.compile(r"rank (?P<rank>\d+)(?:: (?P<kind>.+))?$")  # of a rank: its waits, or what its time was spent on
+_STEP = re.compile(r"step \d+")
+_WAITING = re.compile(r"waiting(?: for rank (?P<rank>\d+))?$")
+_WAIT, _RUNNING = "waiting", "running"
 _GENERATION = re.compile(r"generation (\d+): \d+ ranks?$")
 
 
@@ -75,14 +77,48 @@ class Straggler:
 class RankTime:
     """What the program of one rank did, in seconds.
 
-    waiting: for other ranks. exposed: for communication, which was not hidden behind its own work.
-    steps: of its first steps. parts: by name, what else its row has.
+    waited: for results, until their release. received: from then on.
+    steps: of its first steps. parts: what its steps consist of, by name; none where it has not noted them.
+    waited_for: by the rank that was the last. recoveries: of each.
+    communication: until the last that is known of it, in which collectives ran.
     """
 
-    waiting: float = 0.0
-    exposed: float = 0.0
+    waited: float = 0.0
+    received: float = 0.0
     steps: list[float] = field(default_factory=list)
-    parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    parts: dict[str, float] = field(default_factory=dict)
+    waited_for: dict[int, float] = field(default_factory=dict)
+    recoveries: list[float] = field(default_factory=list)
+    communication: float = 0.0
+
+    @property
+    def hidden(self) -> float:
+        """The seconds of communication that its program did not wait for."""
+        return max(0.0, self.communication - self.exposed)
+
+    @property
+    def waiting(self) -> float:
+        """The seconds in which it was blocked by other ranks."""
+        return self.parts.get(_WAIT, 0.0) if self.parts else self.waited
+
+    @property
+    def exposed(self) -> float:
+        """The seconds in which it was blocked by communication, which was not hidden behind its own work."""
+        return self.parts.get(_RUNNING, 0.0) if self.parts else self.received
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add a step, or a part of one."""
+        if _STEP.match(name):
+            if len(self.steps) < _MOST_KEPT:
+                self.steps.append(seconds)
+            return
+        waiting = _WAITING.match(name)
+        if waiting is not None:
+            name = _WAIT
+            if waiting["rank"] is not None:
+                rank = int(waiting["rank"])
+                self.waited_for[rank] = self.waited_for.get(rank, 0.0) + seconds
+        self.parts[name] = self.parts.get(name, 0.0) + seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +177,6 @@ class Summary:
             return {}
         return {None: max(repeated, key=lambda each: each.running).intervals}
 
-    def find_hidden(self, rank: int) -> float:
-        """The seconds of communication that the program of a rank did not wait for."""
-        return max(0.0, self.communication - self.rank_times[rank].exposed)
-
 
 class Reader:
     """Adds up the events of a timeline.
@@ -155,7 +187,7 @@ class Reader:
     def __init__(self) -> None:
         self.summary = Summary()
         self._names: dict[int, str] = {}
-        self._ranks: dict[int, int] = {}  # by row: whose waits it has
+        self._ranks: dict[int, tuple[int, str | None]] = {}  # by row: whose it is, and of which kind; None: its waits
         self._begun: dict[int, list[tuple[str, float]]] = defaultdict(list)  # by row: what has begun, and when
         self._asked: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self._released: dict[str, list[float]] = defaultdict(list)  # by operation: the last releases
@@ -189,7 +221,7 @@ class Reader:
             case "B":
                 self._begun[row].append((str(event["name"]), at))
             case "X" if row in self._ranks:
-                self._note_span(self._ranks[row], str(event["name"]), at, float(event["dur"]) / _MICROSECONDS)
+                self._note_span(*self._ranks[row], str(event["name"]), at, float(event["dur"]) / _MICROSECONDS)
             case "X":  # the request of a rank, by its number
                 self._asked[row].append((at, int(event["name"])))
             case "E":
@@ -200,8 +232,8 @@ class Reader:
     def _describe(self, row: int, arguments: dict[str, Any]) -> None:
         if "name" in arguments:
             name = self._names[row] = str(arguments["name"])
-            if name.startswith(_RANK) and name.removeprefix(_RANK).isdecimal():
-                self._ranks[row] = int(name.removeprefix(_RANK))
+            if (of_rank := _ROW.match(name)) is not None:
+                self._ranks[row] = int(of_rank["rank"]), of_rank["kind"]
         elif (began := arguments.get("start_time_since_epoch_in_micros")) is not None:
             if self._base is None:
                 self._base = int(began)
@@ -236,18 +268,21 @@ class Reader:
         if generation is not None and self._ended:
             self._change = int(generation[1]), self._ended
 
-    def _note_span(self, rank: int, name: str, began: float, seconds: float) -> None:
-        """The program of a rank has waited for this operation, taken a step, or done something else."""
+    def _note_span(self, rank: int, kind: str | None, name: str, began: float, seconds: float) -> None:
+        """A rank has waited for an operation, taken a step or done a part of one, recovered, or filled a bucket."""
         times, ended = self.summary.rank_times[rank], began + seconds
-        if name in self._released:
-            released = next((each for each in reversed(self._released[name]) if each <= ended), ended)
-            times.exposed += ended - max(began, released)
-            times.waiting += max(0.0, min(ended, released) - began)
-        elif _STEP.match(name):
-            if len(times.steps) < _MOST_KEPT:
-                times.steps.append(seconds)
-        else:
-            times.parts[name] += seconds
+        times.communication = self.summary.communication
+        match kind:
+            case None:
+                released = next((each for each in reversed(self._released[name]) if each <= ended), ended)
+                times.received += ended - max(began, released)
+                times.waited += max(0.0, min(ended, released) - began)
+            case "steps":
+                times.add(name, seconds)
+            case "recoveries":
+                times.recoveries.append(seconds)
+            case _:
+                pass
 
     def _note_last(self, asked: list[tuple[float, int]]) -> None:
         if not asked:

@@ -82,12 +82,16 @@ NAMES: list[dict[str, object]] = [
     {"name": "process_name", "ph": "M", "pid": 0, "args": JOB},
     {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.a (process set 1)"}},
     {"name": "process_name", "ph": "M", "pid": 3, "args": {"name": "rank 2"}},
+    {"name": "process_name", "ph": "M", "pid": 4, "args": {"name": "rank 2: steps"}},
+    {"name": "process_name", "ph": "M", "pid": 5, "args": {"name": "rank 2: recoveries"}},
+    {"name": "process_name", "ph": "M", "pid": 6, "args": {"name": "rank 2: allreduce.a"}},
 ]
+WAITS, STEPS, RECOVERIES, FILLS = 3, 4, 5, 6
 
 
-def span(name: str, began: int, ended: int) -> dict[str, object]:
-    """A span in the row of rank 2, in milliseconds."""
-    return {"name": name, "ph": "X", "ts": began * 1000, "dur": (ended - began) * 1000, "pid": 3, "tid": 0}
+def span(name: str, began: int, ended: int, row: int = WAITS) -> dict[str, object]:
+    """A span in a row of rank 2, in milliseconds."""
+    return {"name": name, "ph": "X", "ts": began * 1000, "dur": (ended - began) * 1000, "pid": row, "tid": 0}
 
 
 def test_the_wait_of_a_rank_is_divided_at_the_release_and_the_rest_of_the_communication_is_hidden() -> None:
@@ -95,7 +99,13 @@ def test_the_wait_of_a_rank_is_divided_at_the_release_and_the_rest_of_the_commun
     found = summarize(*first, *second, span("allreduce.a", 60, 150), span("allreduce.a", 390, 405))
     times = found.rank_times[2]
     assert (round(times.waiting, 3), round(times.exposed, 3)) == (0.04, 0.065)
-    assert (round(found.communication, 3), round(found.find_hidden(2), 3)) == (0.19, 0.125)
+    assert (round(found.communication, 3), round(times.hidden, 3)) == (0.19, 0.125)
+
+
+def test_communication_after_the_end_of_a_rank_is_none_that_it_has_hidden() -> None:
+    later = collective(1, 300, {0: 300}, 300, 900)
+    found = summarize(*collective(1, 0, {0: 0, 2: 0}, 0, 100), span("allreduce.a", 60, 100), *later)
+    assert round(found.rank_times[2].hidden, 3) == 0.06
 
 
 def test_communication_at_the_same_time_counts_once() -> None:
@@ -105,9 +115,30 @@ def test_communication_at_the_same_time_counts_once() -> None:
 
 
 def test_the_steps_of_a_rank_are_those_that_it_has_noted() -> None:
-    found = summarize(span("step 1", 0, 100), span("optimizer", 80, 100), span("step 2", 100, 400))
+    parts = (span("waiting for rank 1", 0, 30, STEPS), span("waiting", 30, 40, STEPS), span("running", 40, 60, STEPS))
+    steps = (span("step 1", 0, 100, STEPS), span("step 1 (repeated)", 100, 400, STEPS))
+    found = summarize(*parts, span("optimizer", 80, 100, STEPS), *steps, span("filling", 0, 90, FILLS))
     assert found.list_steps() == {2: [0.1, 0.3]}
-    assert found.rank_times[2].parts == {"optimizer": 0.02}
+    times = found.rank_times[2]
+    assert {name: round(seconds, 3) for name, seconds in times.parts.items()} == {
+        "waiting": 0.04,
+        "running": 0.02,
+        "optimizer": 0.02,
+    }
+    assert (times.waited_for, times.exposed) == ({1: 0.03}, 0.02)
+
+
+def test_the_page_has_what_the_time_of_a_rank_was_spent_on_and_its_recoveries(tmp_path: Path) -> None:
+    spans = (span("forward+backward", 0, 300, STEPS), span("waiting", 300, 400, STEPS), span("allreduce.a", 300, 410))
+    recoveries = (span("recovery", 500, 700, RECOVERIES), span("recovery", 800, 900, RECOVERIES))
+    path = write(tmp_path / "t.json", [*NAMES, *collective(1, 0, {0: 0}, 400, 410), *spans, *recoveries])
+    page = run(Request(path, as_json=False)).splitlines()
+    assert "  rank  forward+backward  waiting" in page
+    assert "     2              0.30     0.10" in page
+    assert "     2       2     0.30     0.20" in page
+    assert "     2          0.10            0.00   0.01 (100 %)" in page
+    (waits,) = json.loads(run(Request(path, as_json=True)))["waits"]
+    assert (waits["waiting_seconds"], waits["recoveries"]) == (0.1, [0.2, 0.1])
 
 
 def test_without_noted_steps_a_step_lasts_from_one_result_to_the_next() -> None:
@@ -144,7 +175,7 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["stragglers"][0] == {"rank": 2, "last": 2, "of": 3, "waited_seconds": 0.18}
     assert found["collectives"][1]["name"] == "allreduce.a\n"
     waits = {"seconds": 0.5, "waiting_seconds": 0.25, "exposed_seconds": 0.25, "hidden_seconds": 0.425, "parts": {}}
-    assert found["waits"] == [{"rank": 2, **waits}]
+    assert found["waits"] == [{"rank": 2, **waits, "waited_for": [], "recoveries": []}]
     assert (found["communication_seconds"], found["steps"], found["changes"]) == (0.675, [], [])
 
 
