@@ -5,6 +5,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -275,8 +276,9 @@ def _try(path: Path) -> None:
         OutcomeFileError: it cannot.
     """
     try:
-        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-            raise OutcomeFileError(path, "it is no regular file")
+        with suppress(FileNotFoundError):  # there was no earlier job
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise OutcomeFileError(path, "it is no regular file")
         _replace(path, b"")
         path.unlink()
     except OSError as error:
