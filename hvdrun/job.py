@@ -276,18 +276,17 @@ class Job:
         releasing = self._pool.release(lambda host: is_lost(self._server.state, host), exit_code)
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
+        for line in render_table(self._history):
+            self._console.verbose(line)
         if self._dispatcher is None and bug is None:
-            self._tell_accounts()
+            self._tell_goodput()
             self._reporter.explain(end)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
         if bug is not None:
             raise bug
 
-    def _tell_accounts(self) -> None:
-        """Print what the time of the job was spent on."""
-        for line in render_table(self._history):
-            self._console.verbose(line)
+    def _tell_goodput(self) -> None:
         if (goodput := describe_goodput(self._history, self._clock())) is not None:
             self._console.notice(goodput)
 
