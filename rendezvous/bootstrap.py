@@ -51,6 +51,11 @@ def name_error_file(socket: Path, worker: Worker) -> Path:
     return socket.with_name(f"error.{worker.slot.index}.{worker.incarnation}.json")
 
 
+def name_account_file(socket: Path, worker: Worker) -> Path:
+    """The file beside an agent's socket in which a worker counts what its time is spent on."""
+    return socket.with_name(f"account.{worker.slot.index}.{worker.incarnation}")
+
+
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
     """What a worker needs to join its job.
@@ -71,6 +76,11 @@ class Bootstrap:
     start_timeout_seconds: float
     lease_seconds: float
     is_late: bool = False
+
+    @property
+    def account_file(self) -> Path:
+        """See `name_account_file`."""
+        return name_account_file(self.socket, self.worker)
 
     def environment(self) -> dict[str, str]:
         """The variables that carry this value."""

@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hvdrun.agent.accounts import Accounts
 from hvdrun.agent.backend_check import CheckedSpawner
 from hvdrun.agent.error_file import take_message
 from hvdrun.agent.examiner import Examiner
@@ -157,7 +158,7 @@ class Agent:
             self._watchdog.end()
             raise AgentResourceError(begin.host, f"create its folder {folder}", error) from error
 
-        self._output = output
+        self._output, self._accounts = output, Accounts(self._socket, output.tell)
         self._master_ports = MasterPorts(begin.address)
         environment = WorkerEnvironment(begin, self._socket)
         remark, alert = (lambda text: output.tell(Remark(text))), (lambda text: output.tell(Alert(text)))
@@ -177,15 +178,15 @@ class Agent:
             grace_seconds=begin.grace_seconds,
             take_message=partial(take_message, self._socket),
             finds_world=self._finds_world,
+            accounts=self._accounts,
         )
-        note_end = self._watch.note_sequencer_end
         self._sequencing = Sequencing(
             begin,
             spawner,
             self._children,
             self._watchdog,
             self._warn,
-            note_end=note_end,
+            note_end=self._watch.note_sequencer_end,
             note_waits=lambda waits: output.tell(WaitsReported(waits)),
         )
 
@@ -211,6 +212,7 @@ class Agent:
             asyncio.create_task(self._await_signal(orders), name="wait for a signal"),
             asyncio.create_task(self._stopped_detector.run(), name="look for stopped processes"),
             asyncio.create_task(self._look_for_world(), name="look for a world of torch.distributed"),
+            asyncio.create_task(self._accounts.report_often(), name="report what the workers' time is spent on"),
         }
 
         try:

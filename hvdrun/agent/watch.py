@@ -19,11 +19,13 @@ start is never started.
 import asyncio
 import os
 import signal
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
+from hvdrun.agent.accounts import Accounts
 from hvdrun.agent.ends import Ends
 from hvdrun.agent.live_worker import LiveWorker, terminate_group
 from hvdrun.agent.memory_kills import MemoryKills
@@ -58,6 +60,7 @@ class Watch:
         grace_seconds: how long a worker that has reported its failure may take to end.
         take_message: what a worker's program has reported of its failure.
         finds_world: whether a process of rank 0 listens now at the port of its round; asked when a worker ends.
+        accounts: of the workers' time.
 
     failure: raises an unexpected error, which ends the agent.
     pids: the main processes of live workers that have not reported their failure.
@@ -81,6 +84,7 @@ class Watch:
         grace_seconds: float = 0.0,
         take_message: Callable[[Worker], str] = lambda _: "",
         finds_world: Callable[[], bool] = lambda: False,
+        accounts: Accounts,
     ) -> None:
         self._host = host
         self._spawner = spawner
@@ -91,6 +95,7 @@ class Watch:
         self._outlives_losses = outlives_losses
         self._grace_seconds = grace_seconds
         self._finds_world = finds_world
+        self._accounts = accounts
 
         self._live: dict[int, LiveWorker] = {}
         self.pids: dict[Worker, int] = {}
@@ -300,8 +305,10 @@ class Watch:
     async def _start(self, launch: Launch) -> None:
         worker = launch.worker
         try:
+            began = time.monotonic()
             with self._children.starting():
                 spawned = await self._spawner.spawn(launch)
+                self._accounts.begin(worker, began)
                 self._add(worker, spawned)
             if launch.round is not None and launch.round.number:
                 self._output.tell(Started(worker))
@@ -337,6 +344,7 @@ class Watch:
         live = self._live.pop(pid)
         worker = live.worker
         self.pids.pop(worker, None)
+        self._accounts.end(worker)
         self._ending[worker.slot] = worker
         self._reaped.set()
         live.forget()

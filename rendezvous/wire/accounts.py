@@ -11,7 +11,7 @@ class WaitedFor:
 
     rank: of the other worker.
     seconds: in which this worker waited for it.
-    steps: in which that rank was the last to ask for an operation.
+    steps: in which this worker has waited longest for that rank.
     """
 
     rank: int
@@ -44,8 +44,8 @@ class Account:
     is_measured: the worker has measured the parts.
     has_ended: the worker has ended; else the account is of a worker that runs.
     total_seconds: from the start of its process until its end, or until now.
-    start_seconds: until it is a member of its first generation.
-    compute_seconds: in the program's own code, in steps.
+    start_seconds: until its first step begins, or, without steps, until it is a member of its first generation.
+    compute_seconds: in the program's own code, in steps. A step lasts from the end of the one before to its own end.
     waiting_seconds: blocked, until the last rank has asked for the operation.
     communication_seconds: blocked, from then on until the result is there.
     commit_seconds, checkpoint_seconds: to save the state, in memory and on disk.
@@ -53,7 +53,7 @@ class Account:
     repeated_seconds: in steps whose results are lost; they are not in the other parts.
     idle_seconds: from the end of the program until that of the process.
     steps, repeated_steps: that were taken, and how many of these again.
-    waited_for: by rank.
+    waited_for: the ranks for which it has waited longest, by rank.
     recoveries: the latest, in their order.
     """
 

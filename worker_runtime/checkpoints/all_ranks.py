@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from worker_runtime.account import ACCOUNT, Part
 from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.errors import CheckpointError
 
@@ -95,6 +96,11 @@ def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather:
         CheckpointError: the checkpoint could not be written; raised on all ranks. Earlier checkpoints are intact.
         HorovodInternalError: a rank was lost.
     """
+    with ACCOUNT.covering(Part.CHECKPOINT):
+        return _save(state, folder, broadcast, gather, rank)
+
+
+def _save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather: Gather, rank: int) -> Path:
     random = gather(take_random_states(), "checkpoint.random")
     path, failure = None, ""
     if rank == 0:

@@ -7,6 +7,7 @@ ones intact. It ends with a checksum of its content, by which damage is detected
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import BufferedIOBase
@@ -138,6 +139,13 @@ class CheckpointFolder:
             found = ((_NAME.fullmatch(path.name), path) for path in self._path.iterdir())
             return sorted(((int(match[1]), path) for match, path in found if match), reverse=True)
         return []
+
+
+def tell_unsaved(folder: Path) -> None:
+    """Tell the user that the script has saved nothing in the folder, unless an earlier one has."""
+    if not any(folder.glob("checkpoint-*")):
+        sentence = f"nothing was saved in {str(folder)!r} (--checkpoint): the script has no hvd.elastic.run"
+        sys.stderr.write(f"hvdrun: {sentence}.\n")
 
 
 class _SummedFile(BufferedIOBase):

@@ -285,7 +285,7 @@ def split(
         handles: the operations' handles.
         list_members: returns the ranks of a set.
     """
-    shared = released.joined, released.sizes, released.value
+    shared = released.joined, released.sizes, released.value, released.last
     requests = [handle.operation.request for handle in handles]
     members = {number: list_members(number) for number in {request.process_set for request in requests}}
     releases = [

@@ -63,8 +63,9 @@ GREETING_BYTES = _GREETING.size
 _NUMBERS = struct.Struct("<QI")
 _REQUEST = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, sizes, bytes of the payload, factors
 _pack_request = _REQUEST.pack
-_RELEASES = struct.Struct("<IIQHHq")  # first request, count, first index, joined members, sizes of each, value
-_RANGE = struct.Struct("<IQHHq")  # the same without the request
+# First request, count, first index, joined members, sizes of each, value, last rank.
+_RELEASES = struct.Struct("<IIQHHqi")
+_RANGE = struct.Struct("<IQHHqi")  # the same without the request
 _NUMBER = struct.Struct("<I")
 encode_number = _NUMBER.pack  # the number of a request
 _BLOCKED = struct.Struct("<IB")
@@ -318,7 +319,7 @@ def encode_range(first: Release, payloads: Sequence[bytes]) -> bytes:
     each = 0
     if sizes:
         each = len(sizes[0])
-    parts = [_RANGE.pack(count, first.index, len(joined), each, first.value)]
+    parts = [_RANGE.pack(count, first.index, len(joined), each, first.value, first.last)]
     if each:
         parts.append(struct.pack(f"<{each * len(sizes)}q", *(size for member in sizes for size in member)))
     if joined:
@@ -334,6 +335,7 @@ class Released(NamedTuple):
     index: the index of the first release.
     lengths: the length of each payload in bytes.
     payload: the concatenated payloads.
+    last: see `Release`.
     """
 
     number: int
@@ -343,6 +345,7 @@ class Released(NamedTuple):
     value: int
     lengths: tuple[int, ...]
     payload: memoryview
+    last: int = -1
 
     @property
     def numbers(self) -> range:
@@ -359,7 +362,7 @@ def decode_releases(body: memoryview, count_members: Callable[[int], int]) -> It
     """
     offset, end = 0, len(body)
     while offset < end:
-        number, count, index, joined_count, each, value = _RELEASES.unpack_from(body, offset)
+        number, count, index, joined_count, each, value, last = _RELEASES.unpack_from(body, offset)
         offset += _RELEASES.size
         sizes: tuple[tuple[int, ...], ...] = ()
         joined: tuple[int, ...] = ()
@@ -376,7 +379,7 @@ def decode_releases(body: memoryview, count_members: Callable[[int], int]) -> It
         lengths = struct.unpack_from(f"<{count}I", body, offset)
         start = offset + 4 * count
         offset = start + sum(lengths)
-        yield Released(number, index, joined, sizes, value, lengths, body[start:offset])
+        yield Released(number, index, joined, sizes, value, lengths, body[start:offset], last)
 
 
 def encode_neutral(release: Release) -> bytes:
@@ -402,6 +405,7 @@ def decode_neutral(body: memoryview) -> Release:
         joined=tuple(fields["joined"]),
         sizes=tuple(tuple(member) for member in fields["sizes"]),
         value=fields["value"],
+        last=fields["last"],
     )
 
 

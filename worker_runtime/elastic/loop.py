@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
+from worker_runtime.account import ACCOUNT, Part
 from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.elastic import exchange
 from worker_runtime.elastic.states import RanksLostInterrupt, State
@@ -50,7 +51,8 @@ def run_through(
     def wrapper(state: StateT, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
         notification_manager.register_listener(state)
         try:
-            is_late = RUNTIME.join_late()
+            with ACCOUNT.covering(Part.START):
+                is_late = RUNTIME.join_late()
             with RUNTIME.declare_state():
                 return _repeat(partial(func, state, *args, **kwargs), state, enter, must_reset=is_late)
         finally:

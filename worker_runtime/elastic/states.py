@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from worker_runtime.account import ACCOUNT, Part
 from worker_runtime.checkpoints import all_ranks
 from worker_runtime.elastic import exchange
 from worker_runtime.elastic.exchange import gather_objects
@@ -78,7 +79,9 @@ class State:
             HostsUpdatedInterrupt, SystemExit, CheckpointError, HorovodInternalError: see `check_host_updates`.
         """
         self._commits += 1
-        self.save()
+        with ACCOUNT.covering(Part.COMMIT):
+            self.save()
+        ACCOUNT.note_commit()
         if RUNTIME.recovery is not None:
             RUNTIME.recovery.note_commit()
         self.check_host_updates()

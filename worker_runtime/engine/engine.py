@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
+from worker_runtime.account import ACCOUNT, Part
 from worker_runtime.collectives.agreements import CommitRound, Failed, Join
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
@@ -70,6 +71,7 @@ _AFTER_LEASE_SECONDS = 1.0  # longer than the lease: the rendezvous should be th
 _LOOK_SECONDS = 0.5  # between two checks of a waiting thread: of the hosts, or for the next generation
 _INTERRUPT_SECONDS = 0.3  # how long to wait for interrupted works: gloo occasionally never completes one
 _ENDING_SECONDS = 20.0  # how long to wait for the recovery to suspend, which may wait for a GPU
+_WAITING, _COMMUNICATION = int(Part.WAITING), int(Part.COMMUNICATION)
 
 
 class Calls(threading.local):
@@ -356,9 +358,13 @@ class Engine:
                     continue
                 release, works = handle.release, handle.works
                 if works and release is not None and not handle.is_failed:
-                    error = await_works(works, self.listen)
-                    if error is not None:
-                        self._report_failure(handle, release, error)
+                    ACCOUNT.enter(_COMMUNICATION)
+                    try:
+                        error = await_works(works, self.listen)
+                        if error is not None:
+                            self._report_failure(handle, release, error)
+                    finally:
+                        ACCOUNT.leave()
                 if handle.failure is not None:
                     self.in_flight.drop_works(handle)
                     self.in_flight.forget(handle)
@@ -390,10 +396,15 @@ class Engine:
 
     def await_response(self, handle: Handle[Any]) -> None:
         """Wait until an operation is released or refused."""
-        while not handle.is_answered:
-            generation = self.current
-            if generation.driver is None or not generation.driver.await_response(handle):
-                self._await_generation(generation, handle)
+        ACCOUNT.enter(_WAITING)
+        try:
+            while not handle.is_answered:
+                generation = self.current
+                if generation.driver is None or not generation.driver.await_response(handle):
+                    self._await_generation(generation, handle)
+        finally:
+            release = handle.release
+            ACCOUNT.leave_wait(-1 if release is None else release.last, self.rank)
 
     def _await_generation(self, generation: Generation, handle: Handle[Any]) -> None:
         """Wait for the next generation after one has failed; in a static job fail the operation."""

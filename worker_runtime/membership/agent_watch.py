@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from worker_runtime.account import ACCOUNT
 from worker_runtime.errors import OperationRefusedError, TooFewThreadsError
 from worker_runtime.membership.blame import find_blame
 from worker_runtime.rendezvous import Bootstrap, RendezvousError, count_startable, name_stop_file
@@ -198,6 +199,7 @@ class FailureNotice:
 
         After that hvdrun may stop this process while its exit hooks run: then that has not ended the program.
         """
+        ACCOUNT.end()
         if self._exit_code is not None:
             self.returncode, self.place = self._exit_code.find_failure(), self._exit_code.place
         follows = self.returncode is not None and self._follows_another()

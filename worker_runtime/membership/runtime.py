@@ -5,7 +5,6 @@
 
 import atexit
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -14,6 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from worker_runtime.account import ACCOUNT, Part
+from worker_runtime.checkpoints.folder import tell_unsaved
 from worker_runtime.coordination.group import form
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Fail
@@ -107,15 +108,17 @@ class Runtime:
                 check_mark(environment, identity)
                 requested = read_backend(environment)
                 choice = choose(requested, Features.look(requested), is_elastic=is_elastic)
-                if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
-                    assignment, engine = read_numbers(environment), Engine()
-                    self._late = bootstrap, choice
-                elif bootstrap is not None:
-                    assignment, engine = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
-                elif world is not None:
-                    assignment, engine = self._join_foreign(world, choice)
-                else:
-                    assignment, engine = ALONE, Engine()
+                ACCOUNT.open(None if bootstrap is None else bootstrap.account_file)
+                with ACCOUNT.covering(Part.START):
+                    if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
+                        assignment, engine = read_numbers(environment), Engine()
+                        self._late = bootstrap, choice
+                    elif bootstrap is not None:
+                        assignment, engine = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
+                    elif world is not None:
+                        assignment, engine = self._join_foreign(world, choice)
+                    else:
+                        assignment, engine = ALONE, Engine()
             except RendezvousError as error:
                 raise _explain(error) from None
 
@@ -363,13 +366,12 @@ class Runtime:
         folder, world = read_checkpoint(os.environ), self.world
         if folder is None or self.uses_checkpoints or self.is_forked or world is None or world.assignment.rank:
             return
-        if not any(folder.glob("checkpoint-*")):
-            sentence = f"nothing was saved in {str(folder)!r} (--checkpoint): the script has no hvd.elastic.run"
-            sys.stderr.write(f"hvdrun: {sentence}.\n")
+        tell_unsaved(folder)
 
     def _abandon(self) -> None:
         """Abandon the parent's connections in a forked child, which is not a member of the job."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
+        ACCOUNT.abandon()
         self._timeline = Timeline()
         self._failure_notice.prepare(None)
         self.stop_notice.prepare(None)

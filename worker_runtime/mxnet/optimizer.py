@@ -21,6 +21,7 @@ from typing import Any
 import mxnet as mx
 from mxnet.optimizer import Updater
 
+from worker_runtime.account import ACCOUNT
 from worker_runtime.api.calls import begin_call, make_allreduce
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.mxnet.arrays import copy_back, fill_parts, sum_parts, to_host, view_for_writing
@@ -104,13 +105,19 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Average gradients, then update one weight or a list of weights; see `mx.optimizer.Optimizer.update`."""
-        self._average(index, weight, grad)
-        self._update_wrapped("update", index, weight, grad, state)
+        self._average_and_update("update", index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Like `update`; float16 weights may have float32 master copies."""
+        self._average_and_update("update_multi_precision", index, weight, grad, state)
+
+    def _average_and_update(self, method: str, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Average, then update. MXNet updates all weights of a step in one call; single ones are no step."""
+        ACCOUNT.begin_step()
         self._average(index, weight, grad)
-        self._update_wrapped("update_multi_precision", index, weight, grad, state)
+        self._update_wrapped(method, index, weight, grad, state)
+        if isinstance(index, Many):
+            ACCOUNT.end_step()
 
     def _average(self, index: Any, weight: Any, grad: Any) -> None:
         if is_alone(self._process_set):

@@ -6,6 +6,7 @@ from typing import Any
 
 import mxnet as mx
 
+from worker_runtime.account import ACCOUNT
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.mxnet.arrays import fill_parts, sum_parts
 from worker_runtime.mxnet.compression import Compression
@@ -145,6 +146,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             ignore_stale_grad: True skips parameters that have a new gradient on no rank; False raises Gluon's
                 UserWarning for them. The same on all ranks.
         """
+        ACCOUNT.begin_step()
         self._warn_of_scale()
         self._shares_freshness = ignore_stale_grad
         try:
@@ -158,6 +160,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
 
     def allreduce_grads(self) -> None:
         """Average the gradients. Call `update` afterwards, with or without `ignore_stale_grad`."""
+        ACCOUNT.begin_step()
         self._warn_of_scale()
         self._shares_freshness = True
         try:
@@ -253,6 +256,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
                 for data in parameter.list_data():
                     data._fresh_grad = is_fresh  # noqa: SLF001 - MXNet's only way to say it
         super()._update(ignore_stale_grad)
+        ACCOUNT.end_step()
 
 
 def _read_old_places(

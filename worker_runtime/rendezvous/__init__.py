@@ -59,6 +59,19 @@ with own_packages():
     )
     from rendezvous.errors import JoinRefusedError, RendezvousError, SequencerStartError
     from rendezvous.server.threads import count_startable
+    from rendezvous.wire.account_file import (
+        BEGAN,
+        LAYOUT,
+        LAYOUT_NUMBER,
+        MOST_RANKS,
+        PRESENT,
+        SINCE,
+        STEPS,
+        WAITED_SECONDS,
+        WAITED_STEPS,
+        Part,
+    )
+    from rendezvous.wire.account_file import BYTES as ACCOUNT_BYTES
     from rendezvous.wire.processes import (
         DESCRIPTORS,
         LENGTH,
@@ -75,7 +88,9 @@ with own_packages():
     )
 
 __all__ = [
+    "ACCOUNT_BYTES",
     "BACKEND",
+    "BEGAN",
     "CHECKPOINT",
     "CHECK_NAN",
     "CHECK_REPLICAS",
@@ -83,14 +98,22 @@ __all__ = [
     "DESCRIPTORS",
     "INCARNATION",
     "JOB",
+    "LAYOUT",
+    "LAYOUT_NUMBER",
     "LENGTH",
+    "MOST_RANKS",
+    "PRESENT",
     "RUNNING_SIGNAL_OFFSET",
     "SEQUENCER",
+    "SINCE",
     "STACK_DESCRIPTOR",
     "STACK_MEMORY",
     "STACK_SIGNAL_OFFSET",
+    "STEPS",
     "TIMELINE",
     "TIMELINE_MARK_CYCLES",
+    "WAITED_SECONDS",
+    "WAITED_STEPS",
     "Action",
     "Activation",
     "Assignment",
@@ -108,6 +131,7 @@ __all__ = [
     "Membership",
     "Message",
     "OfferResize",
+    "Part",
     "PendingOperation",
     "Ready",
     "RecoveryDecision",

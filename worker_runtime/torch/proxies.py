@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NoReturn, SupportsFloat, TypeVar
 
 import torch
 
+from worker_runtime.account import ACCOUNT
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.coordination.ordering.requests import Reduction
@@ -162,18 +163,19 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
             HorovodInternalError: the averaging failed, or another rank discarded its gradients of the last step. The
                 parameters are unchanged.
         """
-        if closure is not None:
-            self._is_synchronized = self._is_unscaled = False
-            return self._optimizer.step(lambda: self._average_inside(closure))
-        if self._skips_synchronize:
+        with ACCOUNT.step:
+            if closure is not None:
+                self._is_synchronized = self._is_unscaled = False
+                return self._optimizer.step(lambda: self._average_inside(closure))
+            if self._skips_synchronize:
+                self._reducer.settle()
+                return self._optimizer.step()
+            if self._is_unscaled and self._reducer.are_all_reduced():
+                self._is_unscaled = False
+                return self._optimizer.step()
+            self._average_gradients()
             self._reducer.settle()
             return self._optimizer.step()
-        if self._is_unscaled and self._reducer.are_all_reduced():
-            self._is_unscaled = False
-            return self._optimizer.step()
-        self._average_gradients()
-        self._reducer.settle()
-        return self._optimizer.step()
 
     @untraced
     def synchronize(self) -> None:
@@ -284,7 +286,8 @@ class AdasumOptimizer(OptimizerProxy, is_ours=True):
             ValueError: Adasum does not support the dtype of a parameter.
             HorovodInternalError: the operation failed. The parameters are unchanged.
         """
-        return self._reducer.step(lambda: self._optimizer.step(closure))
+        with ACCOUNT.step:
+            return self._reducer.step(lambda: self._optimizer.step(closure))
 
     def synchronize(self) -> None:
         """Do nothing: Adasum combines updates, not gradients."""

@@ -14,6 +14,7 @@ from unittest.mock import AsyncMock, Mock
 import psutil
 import pytest
 
+from hvdrun.agent.accounts import Accounts
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import ExecSpawner, WorkerEnvironment
 from hvdrun.agent.streams import InputFeed, OutputForwarder
@@ -143,7 +144,9 @@ async def owning(
         )
         spawner = ExecSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock"))
         feed = InputFeed(lambda: None)
-        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=feed, children=children, watchdog=watchdog)
+        accounts = Accounts(folder / "agent.sock", lambda _: None)
+        output = OutputForwarder()
+        watch = Watch(JOB, "a", spawner, output, feed=feed, children=children, watchdog=watchdog, accounts=accounts)
         watch.open()
         descriptors = count_descriptors()
         try:

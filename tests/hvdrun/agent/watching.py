@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hvdrun.agent.accounts import Accounts
 from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
@@ -15,6 +16,7 @@ from hvdrun.processes import processes
 from hvdrun.processes.child import Children
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Exited, Launch
+from rendezvous.wire.accounts import Account, AccountsReported
 from rendezvous.wire.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, ORIGIN, make_begin, make_launches
 from tests.waiting import happen
@@ -55,12 +57,16 @@ class GatedSpawner(ExecSpawner):
 
 @dataclass
 class Room:
-    """A Watch, and a folder where its workers leave what they have to say."""
+    """A Watch, and a folder where its workers leave what they have to say.
+
+    told: the accounts that the launcher has been told, each with the number of ends that were to be reported then.
+    """
 
     watch: Watch
     spawner: GatedSpawner
     watchdog: Watchdog
     folder: Path
+    told: list[tuple[Account, int]]
 
     def find(self, name: str) -> int | None:
         """The pid that a worker or a child wrote into a file of this name."""
@@ -91,10 +97,16 @@ async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:
         watchdog.start()
         spawner = GatedSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock"))
         feed, output = InputFeed(lambda: None), OutputForwarder()
+        told: list[tuple[Account, int]] = []
+
+        def hear(message: AccountsReported) -> None:
+            told.extend((account, len(watch.ended())) for account in message.accounts)
+
+        options["accounts"] = Accounts(folder / "agent.sock", hear)
         watch = Watch(JOB, "a", spawner, output, feed=feed, children=children, watchdog=watchdog, **options)
         watch.open()
         try:
-            yield Room(watch, spawner, watchdog, folder)
+            yield Room(watch, spawner, watchdog, folder, told)
         finally:
             await watch.close()
             left = find_ours()

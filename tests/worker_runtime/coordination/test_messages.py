@@ -41,7 +41,7 @@ def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[by
     """Answer operations; their handles, and the titles of those that were performed each by itself."""
     performed = list[str]()
     handles: list[Handle[bytes]] = [Handle(operation) for operation in operations]
-    released = Released(7, 3, (1,), ((2,), (3,)), 4, tuple(map(len, payloads)), memoryview(b"".join(payloads)))
+    released = Released(7, 3, (1,), ((2,), (3,)), 4, tuple(map(len, payloads)), memoryview(b"".join(payloads)), 1)
 
     for each in split(released, handles, lambda number: (number, 1)):
         results = None if each.unpack is None else each.unpack()
@@ -53,7 +53,7 @@ def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[by
             for handle, release, result in zip(each.handles, each.releases, results, strict=True):
                 handle.complete(release, result)
     assert [handle.release for handle in handles] == [
-        Release(3 + place, operation.request, (0, 1), (1,), ((2,), (3,)), 4)
+        Release(3 + place, operation.request, (0, 1), (1,), ((2,), (3,)), 4, 1)
         for place, operation in enumerate(operations)
     ]
     return handles, performed

@@ -80,6 +80,7 @@ def test_releases_follow_each_other_in_one_frame(data: st.DataObject, members: i
             joined=tuple(data.draw(st.lists(st.integers(0, 2**32 - 1), max_size=2))),
             sizes=tuple(data.draw(st.lists(sizes, min_size=members, max_size=members))) if count else (),
             value=data.draw(NUMBERS),
+            last=data.draw(st.integers(-1, 2**31 - 1)),
         )
         for _ in range(data.draw(st.integers(0, 3)))
     ]
@@ -97,6 +98,7 @@ def test_releases_follow_each_other_in_one_frame(data: st.DataObject, members: i
             release.value,
             tuple(map(len, each)),
             memoryview(b"".join(each)),
+            release.last,
         )
         for number, (release, each) in enumerate(zip(releases, payloads, strict=True))
     ]
@@ -106,7 +108,7 @@ def test_releases_follow_each_other_in_one_frame(data: st.DataObject, members: i
 def test_a_release_to_a_rank_that_joined_is_complete(
     signature: Signature, number: int, name: str, joined: tuple[int, ...]
 ) -> None:
-    release = Release(number, Request(3, name, signature), (0, 4), joined, ((1, 2), (0, 0)), 7)
+    release = Release(number, Request(3, name, signature), (0, 4), joined, ((1, 2), (0, 0)), 7, 4)
     assert wire.decode_neutral(memoryview(wire.encode_neutral(release))) == release
 
 

@@ -108,6 +108,7 @@ class Release(NamedTuple):
     sizes: equally many numbers of each member: the first dimension of each tensor of an ALLGATHER, the splits of an
         ALLTOALL, the ranks of an ADD_SET, or 1 for an ALLREDUCE with a NaN; zeros for a joined member.
     value: the set's number for an ADD_SET; the rank that joined last for a JOIN.
+    last: the rank that was the last to ask, as the sequencer says; of a burst, for its last request. -1 if unknown.
     """
 
     index: int  # type: ignore[assignment]  # it hides the method of tuples, which is not wanted here
@@ -116,6 +117,7 @@ class Release(NamedTuple):
     joined: tuple[int, ...] = ()
     sizes: tuple[tuple[int, ...], ...] = ()
     value: int = 0
+    last: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Consecutive releases are sent as one range, with one number; other responses are
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from worker_runtime.coordination.ordering.requests import Failure, Refusal, Release, Request, Signature, Stopping
 from worker_runtime.coordination.sequencer.connection import Connection
@@ -127,6 +128,7 @@ class Member:
 
 
 _FULL_BYTES = 1024 * 1024  # the size of payloads at which a range is closed
+_find_arrival = itemgetter(3)  # of an entry
 
 
 class ReleaseRange:
@@ -138,11 +140,11 @@ class ReleaseRange:
         payload: the payload of its response.
     """
 
-    __slots__ = ("_bytes", "_is_plain", "_numbers", "_payloads", "asked", "first")
+    __slots__ = ("_bytes", "_is_plain", "_latest", "_numbers", "_payloads", "asked", "first")
 
     def __init__(self, release: Release, asked: Sequence[Entry], payload: bytes) -> None:
         self.first = release
-        self.asked = asked
+        self.asked = self._latest = asked
         self._numbers = [number for _, number, _, _ in asked]
         self._payloads = [payload]
         self._bytes = len(payload)
@@ -161,11 +163,15 @@ class ReleaseRange:
             return False
         self._payloads.append(payload)
         self._bytes += len(payload)
+        self._latest = asked
         return True
 
     def encode(self) -> Iterator[tuple[int, bytes]]:
         """The ranks and the bytes for each; ranks with the same number of the first request share the bytes."""
-        body = encode_range(self.first, self._payloads)
+        if not self.asked:
+            return  # they have left
+        last, _, _, _ = max(self._latest, key=_find_arrival)
+        body = encode_range(self.first._replace(last=last), self._payloads)
         pieces: dict[int, bytes] = {}
         for (rank, _, _, _), number in zip(self.asked, self._numbers, strict=True):
             if number not in pieces:

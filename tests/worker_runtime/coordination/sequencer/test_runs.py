@@ -26,11 +26,14 @@ def read(run: ReleaseRange) -> dict[int, list[tuple[int, int, Sequence[int], byt
     """What each rank receives: number, index, lengths and payload of each piece."""
     return {
         rank: [
-            (released.number, released.index, released.lengths, bytes(released.payload))
-            for released in wire.decode_releases(memoryview(piece), lambda _: len(MEMBERS))
+            (released.number, released.index, released.lengths, bytes(released.payload)) for released in decode(piece)
         ]
         for rank, piece in run.encode()
     }
+
+
+def decode(piece: bytes) -> list[wire.Released]:
+    return list(wire.decode_releases(memoryview(piece), lambda _: len(MEMBERS)))
 
 
 def test_consecutive_releases_become_one_range_in_the_numbers_of_each_rank() -> None:
@@ -38,6 +41,17 @@ def test_consecutive_releases_become_one_range_in_the_numbers_of_each_rank() -> 
     assert run.take(make_release(6), make_asked(1, 8), b"")
     assert run.take(make_release(7), make_asked(2, 9), b"c")
     assert read(run) == {0: [(0, 5, (2, 0, 1), b"abc")], 1: [(7, 5, (2, 0, 1), b"abc")]}
+
+
+def test_a_run_names_the_rank_that_was_the_last_to_ask_for_its_last_release() -> None:
+    run = ReleaseRange(make_release(5), [(0, 0, b"", 3.0), (1, 7, b"", 2.0)], b"")
+    assert [released.last for piece in dict(run.encode()).values() for released in decode(piece)] == [0, 0]
+    assert run.take(make_release(6), [(0, 1, b"", 3.0), (1, 8, b"", 4.0)], b"")
+    assert [released.last for piece in dict(run.encode()).values() for released in decode(piece)] == [1, 1]
+
+
+def test_a_release_whose_members_have_all_left_is_sent_to_nobody() -> None:
+    assert list(ReleaseRange(make_release(5, joined=(0, 1)), [], b"").encode()) == []
 
 
 def test_ranks_with_equally_many_requests_receive_the_same_bytes() -> None:

@@ -1,0 +1,210 @@
+"""Counts the seconds of each part of this process's time.
+
+One thread is the writer: the one that has called `init()`, or the first one that trains. What other threads do is no
+part. The time between two calls that block is that of the program's own code. It is counted as compute when a step
+ends: a step lasts from the end of the one before to the end of its own `step()`, with all that the program does there,
+such as loading its data. The first step begins with the last call that has blocked before it, such as
+`broadcast_parameters()`; what was before belongs to the start. After the last step nothing is compute.
+
+A call that blocks waits, until the last rank has asked for the operation, and then communicates. Where this rank was
+the last itself, it only communicates.
+"""
+
+from pathlib import Path
+from threading import get_ident
+from time import monotonic
+from types import TracebackType
+
+from worker_runtime.account.memory import make_memory, map_memory
+from worker_runtime.rendezvous import (
+    BEGAN,
+    LAYOUT,
+    LAYOUT_NUMBER,
+    MOST_RANKS,
+    PRESENT,
+    SINCE,
+    STEPS,
+    WAITED_SECONDS,
+    WAITED_STEPS,
+    Part,
+)
+
+# Plain numbers: an attribute of an enumeration takes longer to find.
+_PENDING, _START, _COMPUTE = int(Part.PENDING), int(Part.START), int(Part.COMPUTE)
+_WAITING, _COMMUNICATION, _IDLE = int(Part.WAITING), int(Part.COMMUNICATION), int(Part.IDLE)
+_NOBODY = -1
+
+
+class Account:
+    """The account of one process. It counts from `open` to `end`.
+
+    step: a context in which an optimizer takes its step, which ends there unless it raises.
+    """
+
+    def __init__(self) -> None:
+        self._writer = 0  # the thread; 0 while nothing is counted
+        self._memory = make_memory()
+        self._part = _START  # the present one
+        self._since = 0.0
+        self._cover = 0  # the part to which all is counted; 0 for none
+        self._has_optimizer = False  # which takes the steps
+        self._has_stepped = False
+        self._late = _NOBODY  # the rank for which this step has waited longest
+        self._late_seconds = 0.0
+        self.step = Step(self)
+
+    def open(self, path: Path | None) -> None:
+        """Count from now on; does nothing if this process counts already.
+
+        Args:
+            path: the file that the agent reads; a program that ran before in this worker may have begun it. None for no
+                file.
+        """
+        if self._writer:
+            return
+        memory = self._memory = map_memory(path)
+        now = self._since = monotonic()
+        if memory[LAYOUT] == LAYOUT_NUMBER:
+            memory[_START] += max(0.0, now - memory[SINCE])
+        else:
+            memory[BEGAN] = now
+        memory[SINCE] = now
+        memory[PRESENT] = self._part = _START
+        memory[LAYOUT] = LAYOUT_NUMBER
+        self._has_optimizer = self._has_stepped = False
+        self._writer = get_ident()
+        self._change(_PENDING)
+
+    def end(self) -> None:
+        """Note that the program has ended. What follows is idle."""
+        if self._writer:
+            self._change(_IDLE)
+            self._writer = 0
+
+    def abandon(self) -> None:
+        """Count nothing in a forked child: the memory is the parent's."""
+        self._writer = 0
+        self._memory = make_memory()
+
+    def enter(self, part: int) -> None:
+        """Begin to block."""
+        if get_ident() == self._writer:
+            self._change(self._cover or part)
+
+    def leave(self) -> None:
+        """Return to the program's own code."""
+        if get_ident() == self._writer:
+            self._change(self._cover or _PENDING)
+
+    def leave_wait(self, last: int, rank: int) -> None:
+        """Return to the program's own code after a wait for other ranks.
+
+        Args:
+            last: the rank that was the last to ask; -1 if that is not known.
+            rank: this rank.
+        """
+        if get_ident() != self._writer:
+            return
+        if self._part == _WAITING:
+            if last == rank:
+                self._part = _COMMUNICATION
+            elif last >= 0:
+                self._note_late(last, monotonic() - self._since)
+        self._change(self._cover or _PENDING)
+
+    def covering(self, part: int) -> "Cover":
+        """A context in which all time is counted to one part, also that of calls that block."""
+        return Cover(self, part)
+
+    def begin_step(self) -> None:
+        """Note that an optimizer begins its step."""
+        if not self._has_optimizer and self._writer:
+            self._writer = get_ident()
+            self.settle_start()
+            self._has_optimizer = True
+
+    def end_step(self) -> None:
+        """Note that a step has ended."""
+        if get_ident() != self._writer:
+            return
+        self._change(self._cover or _PENDING)
+        memory = self._memory
+        seconds, memory[_PENDING] = memory[_PENDING], 0.0
+        memory[_COMPUTE] += seconds
+        memory[STEPS] += 1
+        self._has_stepped = True
+        if self._late != _NOBODY:
+            memory[WAITED_STEPS + self._late] += 1
+            self._late, self._late_seconds = _NOBODY, 0.0
+
+    def note_commit(self) -> None:
+        """Note that the program has committed its state, which ends a step where no optimizer of ours takes steps."""
+        if not self._has_optimizer:
+            self.end_step()
+
+    def settle_start(self) -> None:
+        """Count to the start what was before the last call that has blocked, unless there was a step before."""
+        memory = self._memory
+        if get_ident() == self._writer and not self._has_stepped:
+            seconds, memory[_PENDING] = memory[_PENDING], 0.0
+            memory[_START] += seconds
+
+    def cover(self, part: int) -> int:
+        """Count all time to one part from now on; 0 to none. Return the former one."""
+        former = self._cover
+        if get_ident() == self._writer:
+            self._cover = part
+            self._change(part or _PENDING)
+        return former
+
+    def _change(self, part: int) -> None:
+        """Add the seconds since the last change to the present part, and begin another one."""
+        now = monotonic()
+        memory, former = self._memory, self._part
+        memory[PRESENT] = self._part = part
+        memory[SINCE] = now
+        memory[former] += now - self._since
+        self._since = now
+
+    def _note_late(self, rank: int, seconds: float) -> None:
+        if rank < MOST_RANKS:
+            self._memory[WAITED_SECONDS + rank] += seconds
+            if seconds > self._late_seconds:
+                self._late, self._late_seconds = rank, seconds
+
+
+class Step:
+    """See `Account.step`."""
+
+    __slots__ = ("_account",)
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def __enter__(self) -> None:
+        self._account.begin_step()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._account.end_step()
+
+
+class Cover:
+    """See `Account.covering`."""
+
+    __slots__ = ("_account", "_former", "_part")
+
+    def __init__(self, account: Account, part: int) -> None:
+        self._account = account
+        self._part = part
+        self._former = 0
+
+    def __enter__(self) -> None:
+        self._former = self._account.cover(self._part)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._account.cover(self._former)
