@@ -6,6 +6,10 @@ ends: a step lasts from the end of the one before to the end of its own `step()`
 such as loading its data. The first step begins with the last call that has blocked before it, such as
 `broadcast_parameters()`; what was before belongs to the start. After the last step nothing is compute.
 
+A recovery is noticed in another thread, and where the program continues without an exception, it ends there. So that
+thread leaves the times behind, and the writer counts them when it returns from its call. What the program computes
+meanwhile is no part of the recovery.
+
 A call that blocks waits, until the last rank has asked for the operation, and then communicates. Where this rank was
 the last itself, it only communicates.
 """
@@ -16,12 +20,14 @@ from time import monotonic
 from types import TracebackType
 
 from worker_runtime.account.memory import make_memory, map_memory
+from worker_runtime.account.recoveries import Progress, RecoveryTimes
 from worker_runtime.rendezvous import (
     BEGAN,
     LAYOUT,
     LAYOUT_NUMBER,
     MOST_RANKS,
     PRESENT,
+    REPEATED_STEPS,
     SINCE,
     STEPS,
     WAITED_SECONDS,
@@ -32,6 +38,7 @@ from worker_runtime.rendezvous import (
 # Plain numbers: an attribute of an enumeration takes longer to find.
 _PENDING, _START, _COMPUTE = int(Part.PENDING), int(Part.START), int(Part.COMPUTE)
 _WAITING, _COMMUNICATION, _IDLE = int(Part.WAITING), int(Part.COMMUNICATION), int(Part.IDLE)
+_RECOVERY, _REPEATED = int(Part.RECOVERY), int(Part.REPEATED)
 _NOBODY = -1
 
 
@@ -51,16 +58,22 @@ class Account:
         self._has_stepped = False
         self._late = _NOBODY  # the rank for which this step has waited longest
         self._late_seconds = 0.0
+        self._progress = Progress()
+        self._recoveries = RecoveryTimes(self._memory)
+        self._recovers_since = 0.0  # the program, which has had an exception; then since when it repeats steps
+        self._interrupted_at = 0.0  # noted by another thread, as is the next
+        self._resumed: tuple[float, int] | None = None  # when, and in which generation
         self.step = Step(self)
 
     def open(self, path: Path | None) -> None:
-        """Count from now on; does nothing if this process counts already.
+        """Count to the start from now on.
 
         Args:
             path: the file that the agent reads; a program that ran before in this worker may have begun it. None for no
                 file.
         """
         if self._writer:
+            self.cover(_START)
             return
         memory = self._memory = map_memory(path)
         now = self._since = monotonic()
@@ -72,8 +85,10 @@ class Account:
         memory[PRESENT] = self._part = _START
         memory[LAYOUT] = LAYOUT_NUMBER
         self._has_optimizer = self._has_stepped = False
+        self._progress = Progress()
+        self._recoveries = RecoveryTimes(memory)
         self._writer = get_ident()
-        self._change(_PENDING)
+        self._cover = _START
 
     def end(self) -> None:
         """Note that the program has ended. What follows is idle."""
@@ -85,6 +100,7 @@ class Account:
         """Count nothing in a forked child: the memory is the parent's."""
         self._writer = 0
         self._memory = make_memory()
+        self._recoveries = RecoveryTimes(self._memory)
 
     def enter(self, part: int) -> None:
         """Begin to block."""
@@ -105,6 +121,8 @@ class Account:
         """
         if get_ident() != self._writer:
             return
+        if self._interrupted_at:
+            self._split()
         if self._part == _WAITING:
             if last == rank:
                 self._part = _COMMUNICATION
@@ -133,6 +151,10 @@ class Account:
         memory[_COMPUTE] += seconds
         memory[STEPS] += 1
         self._has_stepped = True
+        if self._progress.count_step():
+            memory[REPEATED_STEPS] += 1
+            if not self._progress.repeats:
+                self._end_replay()
         if self._late != _NOBODY:
             memory[WAITED_STEPS + self._late] += 1
             self._late, self._late_seconds = _NOBODY, 0.0
@@ -141,6 +163,8 @@ class Account:
         """Note that the program has committed its state, which ends a step where no optimizer of ours takes steps."""
         if not self._has_optimizer:
             self.end_step()
+        if get_ident() == self._writer:
+            self._progress.note_commit()
 
     def settle_start(self) -> None:
         """Count to the start what was before the last call that has blocked, unless there was a step before."""
@@ -148,6 +172,62 @@ class Account:
         if get_ident() == self._writer and not self._has_stepped:
             seconds, memory[_PENDING] = memory[_PENDING], 0.0
             memory[_START] += seconds
+
+    def begin_function(self) -> None:
+        """Note that a function begins that can be restarted. Until it trains, all belongs to the start."""
+        self.cover(_START)
+
+    def begin_recovery(self) -> None:
+        """Note that the function was interrupted by an exception; all belongs to the recovery until it trains again."""
+        if get_ident() != self._writer:
+            return
+        self._end_replay()
+        if self._cover != _RECOVERY:
+            self._recovers_since = self._interrupted_at or monotonic()
+            self._interrupted_at, self._resumed = 0.0, None
+            self.cover(_RECOVERY)
+
+    def note_formed(self, generation: int) -> None:
+        """Note that the generation is connected in which the function restarts."""
+        if get_ident() == self._writer:
+            now = monotonic()
+            self._recoveries.add(generation, now - self._recovers_since)
+            self._recovers_since = now
+
+    def note_restored(self) -> None:
+        """Note that the state is that of the last commit: the steps since then are repeated."""
+        if get_ident() == self._writer:
+            self._progress.note_restored()
+
+    def begin_training(self) -> None:
+        """Note that the function has its state, and trains from now on."""
+        if get_ident() != self._writer:
+            return
+        self._interrupted_at, self._resumed = 0.0, None  # in the attempts of this recovery, if at all
+        if self._cover == _RECOVERY:
+            now = monotonic()
+            self._recoveries.note_state(now - self._recovers_since)
+            self._recovers_since = now
+            self.cover(_REPEATED if self._progress.repeats else 0)
+        else:
+            self._progress.note_commit()  # the state is saved when it is synchronized
+            self.cover(0)
+            self.settle_start()
+
+    def end_function(self) -> None:
+        """Note that the function has ended."""
+        if get_ident() == self._writer:
+            self._end_replay()
+            self.cover(0)
+
+    def note_interrupted(self) -> None:
+        """Note that the generation was interrupted. For the recovery's thread."""
+        if not self._interrupted_at:
+            self._interrupted_at = monotonic()
+
+    def note_resumed(self, generation: int) -> None:
+        """Note that the program's operations continue in this generation. For the recovery's thread."""
+        self._resumed = monotonic(), generation
 
     def cover(self, part: int) -> int:
         """Count all time to one part from now on; 0 to none. Return the former one."""
@@ -159,12 +239,33 @@ class Account:
 
     def _change(self, part: int) -> None:
         """Add the seconds since the last change to the present part, and begin another one."""
+        if self._interrupted_at:
+            self._split()
         now = monotonic()
         memory, former = self._memory, self._part
         memory[PRESENT] = self._part = part
         memory[SINCE] = now
         memory[former] += now - self._since
         self._since = now
+
+    def _split(self) -> None:
+        """Count to a recovery what this thread has blocked since it was interrupted; what was before is of no rank."""
+        began, resumed = self._interrupted_at, self._resumed
+        ended = monotonic() if resumed is None else resumed[0]
+        memory, part = self._memory, self._part
+        if part in {_WAITING, _COMMUNICATION} and ended > self._since:
+            if began > self._since:
+                memory[part] += began - self._since
+            memory[_RECOVERY] += ended - max(began, self._since)
+            self._since = ended
+        if resumed is not None:
+            self._interrupted_at, self._resumed = 0.0, None
+            self._recoveries.add(resumed[1], resumed[0] - began)
+
+    def _end_replay(self) -> None:
+        if self._cover == _REPEATED:
+            self._recoveries.note_replay(monotonic() - self._recovers_since)
+            self.cover(0)
 
     def _note_late(self, rank: int, seconds: float) -> None:
         if rank < MOST_RANKS:

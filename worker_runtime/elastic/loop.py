@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-from worker_runtime.account import ACCOUNT, Part
+from worker_runtime.account import ACCOUNT
 from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.elastic import exchange
 from worker_runtime.elastic.states import RanksLostInterrupt, State
@@ -50,12 +50,13 @@ def run_through(
     @wraps(func)
     def wrapper(state: StateT, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
         notification_manager.register_listener(state)
+        ACCOUNT.begin_function()
         try:
-            with ACCOUNT.covering(Part.START):
-                is_late = RUNTIME.join_late()
+            is_late = RUNTIME.join_late()
             with RUNTIME.declare_state():
                 return _repeat(partial(func, state, *args, **kwargs), state, enter, must_reset=is_late)
         finally:
+            ACCOUNT.end_function()
             state._size = None  # noqa: SLF001 - of this room
             notification_manager.remove_listener(state)
 
@@ -79,6 +80,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter, *, must_re
         was_initialized = RUNTIME.is_initialized
         try:
             _begin(state, must_reset=must_reset, must_sync=not skip_sync)
+            ACCOUNT.begin_training()
             return train()
         except RanksLostInterrupt:
             skip_sync = not state.needs_sync()
@@ -97,8 +99,10 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter, *, must_re
             reason = JoinReason.RESIZE
 
         if reason is not None:
+            ACCOUNT.begin_recovery()
             notification_manager.forget()
             decision = _enter(enter, reason, failure)
+            ACCOUNT.note_formed(RUNTIME.engine.generation if RUNTIME.is_initialized else 0)
             action = None
             if reason is JoinReason.RESTORE:
                 action = Action.RESTORE
@@ -108,6 +112,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter, *, must_re
                 skip_sync = skip_sync and is_same  # others may have come in the meantime
             if action is Action.RESTORE:
                 state.restore()  # not earlier: until here this rank's operations could still write to tensors
+                ACCOUNT.note_restored()
         must_reset = True
 
 

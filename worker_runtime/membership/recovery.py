@@ -24,6 +24,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from worker_runtime.account import ACCOUNT
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Retry
 from worker_runtime.engine.succession import Succession
@@ -281,6 +282,7 @@ class Recovery:
         self._left = self._generation
         _LOG.debug("interrupted: %s", reason)
         if succession is not None:
+            ACCOUNT.note_interrupted()
             succession.suspend(reason)
 
         with self._lock:
@@ -343,6 +345,7 @@ class Recovery:
         with self._lock:
             self._formation = None
             self._changed.notify_all()
+        ACCOUNT.note_resumed(self._generation)
         _LOG.debug("resumed: generation %d", self._generation)
 
     def _enter(self) -> Entered:

@@ -109,19 +109,19 @@ class Runtime:
                 requested = read_backend(environment)
                 choice = choose(requested, Features.look(requested), is_elastic=is_elastic)
                 ACCOUNT.open(None if bootstrap is None else bootstrap.account_file)
-                with ACCOUNT.covering(Part.START):
-                    if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
-                        assignment, engine = read_numbers(environment), Engine()
-                        self._late = bootstrap, choice
-                    elif bootstrap is not None:
-                        assignment, engine = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
-                    elif world is not None:
-                        assignment, engine = self._join_foreign(world, choice)
-                    else:
-                        assignment, engine = ALONE, Engine()
+                if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
+                    assignment, engine = read_numbers(environment), Engine()
+                    self._late = bootstrap, choice
+                elif bootstrap is not None:
+                    assignment, engine = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
+                elif world is not None:
+                    assignment, engine = self._join_foreign(world, choice)
+                else:
+                    assignment, engine = ALONE, Engine()
             except RendezvousError as error:
                 raise _explain(error) from None
 
+            ACCOUNT.cover(Part.START if self.is_late else 0)  # until its function trains
             self._choice, self.is_forked = choice, False
             self._enter(_World(assignment, engine))
             if bootstrap is not None and is_elastic:

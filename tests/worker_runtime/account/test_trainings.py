@@ -7,14 +7,12 @@ import pytest
 import torch
 
 import worker_runtime.torch as hvd
-from rendezvous.core.model import Slot, Worker
 from rendezvous.wire.account_file import read_account
 from rendezvous.wire.accounts import Account
+from tests.worker_runtime.account.scene import PARTS, WORKER
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime import account as room  # a module, which the ranks import, and not its copied value
 
-WORKER = Worker(Slot("a", 0), 1)
-PARTS = ("start", "compute", "waiting", "communication", "commit", "checkpoint", "recovery", "repeated", "idle")
 STEPS = 200
 MOST_UNKNOWN = 0.02
 
@@ -25,6 +23,7 @@ def train(path: Path, slow: int) -> Account:
     own = path / str(hvd.rank())
     room.ACCOUNT.end()  # that of `init()`
     room.ACCOUNT.open(own)
+    room.ACCOUNT.cover(0)
     try:
         model = torch.nn.Linear(100, 100)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
