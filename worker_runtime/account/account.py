@@ -21,6 +21,7 @@ from types import TracebackType
 
 from worker_runtime.account.memory import make_memory, map_memory
 from worker_runtime.account.recoveries import Progress, RecoveryTimes
+from worker_runtime.account.spans import NoteSpan, Spans
 from worker_runtime.rendezvous import (
     BEGAN,
     LAYOUT,
@@ -60,9 +61,11 @@ class Account:
         self._late_seconds = 0.0
         self._progress = Progress()
         self._recoveries = RecoveryTimes(self._memory)
-        self._recovers_since = 0.0  # the program, which has had an exception; then since when it repeats steps
+        self._failed_at = 0.0  # the program, which had an exception
+        self._recovers_since = 0.0  # the present one of a recovery's three parts has begun
         self._interrupted_at = 0.0  # noted by another thread, as is the next
         self._resumed: tuple[float, int] | None = None  # when, and in which generation
+        self._spans: Spans | None = None  # while a timeline is recorded
         self.step = Step(self)
 
     def open(self, path: Path | None) -> None:
@@ -99,6 +102,7 @@ class Account:
     def abandon(self) -> None:
         """Count nothing in a forked child: the memory is the parent's."""
         self._writer = 0
+        self._spans = None
         self._memory = make_memory()
         self._recoveries = RecoveryTimes(self._memory)
 
@@ -151,7 +155,10 @@ class Account:
         memory[_COMPUTE] += seconds
         memory[STEPS] += 1
         self._has_stepped = True
-        if self._progress.count_step():
+        is_repeated = self._progress.count_step()
+        if self._spans is not None:
+            self._spans.end_step(int(memory[STEPS]), self._since, is_repeated=is_repeated)
+        if is_repeated:
             memory[REPEATED_STEPS] += 1
             if not self._progress.repeats:
                 self._end_replay()
@@ -165,6 +172,22 @@ class Account:
             self.end_step()
         if get_ident() == self._writer:
             self._progress.note_commit()
+
+    def record(self, note: NoteSpan | None) -> None:
+        """Note spans for a timeline from now on; None: no longer."""
+        self._spans = None if note is None else Spans(note)
+
+    def begin_fill(self) -> float:
+        """Note that a bucket has its first gradient; return when, 0 where no timeline is recorded. For any thread."""
+        if self._spans is None:
+            return 0.0
+        return monotonic()
+
+    def end_fill(self, name: str, began: float) -> None:
+        """Note that a bucket is full. For any thread."""
+        spans = self._spans
+        if spans is not None and began:
+            spans.note(name, "filling", began, monotonic())
 
     def settle_start(self) -> None:
         """Count to the start what was before the last call that has blocked, unless there was a step before."""
@@ -183,7 +206,7 @@ class Account:
             return
         self._end_replay()
         if self._cover != _RECOVERY:
-            self._recovers_since = self._interrupted_at or monotonic()
+            self._failed_at = self._recovers_since = self._interrupted_at or monotonic()
             self._interrupted_at, self._resumed = 0.0, None
             self.cover(_RECOVERY)
 
@@ -207,6 +230,8 @@ class Account:
         if self._cover == _RECOVERY:
             now = monotonic()
             self._recoveries.note_state(now - self._recovers_since)
+            if self._spans is not None:
+                self._spans.add_recovery(self._failed_at, now)
             self._recovers_since = now
             self.cover(_REPEATED if self._progress.repeats else 0)
         else:
@@ -246,6 +271,8 @@ class Account:
         memory[PRESENT] = self._part = part
         memory[SINCE] = now
         memory[former] += now - self._since
+        if self._spans is not None:
+            self._spans.add(former, self._since, now)
         self._since = now
 
     def _split(self) -> None:
@@ -254,13 +281,18 @@ class Account:
         ended = monotonic() if resumed is None else resumed[0]
         memory, part = self._memory, self._part
         if part in {_WAITING, _COMMUNICATION} and ended > self._since:
-            if began > self._since:
-                memory[part] += began - self._since
-            memory[_RECOVERY] += ended - max(began, self._since)
+            began_here = max(began, self._since)
+            memory[part] += began_here - self._since
+            memory[_RECOVERY] += ended - began_here
+            if self._spans is not None:
+                self._spans.add(part, self._since, began_here)
+                self._spans.add_recovered(began_here, ended)
             self._since = ended
         if resumed is not None:
             self._interrupted_at, self._resumed = 0.0, None
             self._recoveries.add(resumed[1], resumed[0] - began)
+            if self._spans is not None:
+                self._spans.add_recovery(began, resumed[0])
 
     def _end_replay(self) -> None:
         if self._cover == _REPEATED:
@@ -268,6 +300,8 @@ class Account:
             self.cover(0)
 
     def _note_late(self, rank: int, seconds: float) -> None:
+        if self._spans is not None:
+            self._spans.late = rank
         if rank < MOST_RANKS:
             self._memory[WAITED_SECONDS + rank] += seconds
             if seconds > self._late_seconds:

@@ -29,6 +29,7 @@ from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.wire import (
     Farewell,
     Frame,
+    RankSpan,
     decode_arrivals,
     decode_index,
     decode_neutral,
@@ -138,8 +139,8 @@ class Driver:
             self._link.queue.put(Frame.RECORD, bytes([is_on]))
         self._flush()
 
-    def send_waits(self, waits: Sequence[tuple[str, float, float]]) -> None:
-        """Send rank 0 for which operations this rank has waited; see `wire.encode_waits`. For any thread."""
+    def send_waits(self, waits: Sequence[RankSpan]) -> None:
+        """Send rank 0 what this rank's time was spent on; see `wire.encode_waits`. For any thread."""
         with self._sending:
             if self._is_closed:
                 return

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.operation import Batcher, Handle, Operation
 from worker_runtime.coordination.ordering.requests import Kind, Release, Signature
-from worker_runtime.coordination.wire import Frame, Released, encode_request
+from worker_runtime.coordination.wire import Frame, RankSpan, Released, encode_request
 from worker_runtime.errors import UnsendableError
 
 BURST = 256  # this many requests are sent without waiting for more, so that the sequencer can start
@@ -250,16 +250,16 @@ class Arrived(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """For which operations the program of another rank has waited; only to a rank 0 that records.
+    """What the time of another rank was spent on; only to a rank 0 that records.
 
     received, sent: when the sequencer had the message, and when that rank sent it, each by its own clock.
-    waits: operations, with the times at which that rank began and ended to wait.
+    waits: see `wire.encode_waits`.
     """
 
     rank: int
     received: float
     sent: float
-    waits: Sequence[tuple[str, float, float]]
+    waits: Sequence[RankSpan]
 
 
 class Ended(NamedTuple):

@@ -469,12 +469,16 @@ def decode_arrivals(body: memoryview) -> Iterator[tuple[int, str, Kind, float, l
         yield process_set, str(body[start:end], "utf-8"), Kind(kind), released, pairs
 
 
-def encode_waits(sent: float, waits: Sequence[tuple[str, float, float]]) -> bytes:
+RankSpan = tuple[str, float, float, str]  # a name, a begin, an end, and the row among those of the rank
+
+
+def encode_waits(sent: float, waits: Sequence[RankSpan]) -> bytes:
     """The body of WAITS.
 
     Args:
         sent: the present time of the sender's monotonic clock, in seconds.
-        waits: operations, with the times at which the program began and ended to wait.
+        waits: operations, with the times at which the program began and ended to wait, and "" for the row of waits; or
+            other spans of its time, each with its row.
     """
     return json.dumps([sent, waits]).encode()
 
@@ -484,7 +488,7 @@ def forward_waits(rank: int, received: float, body: memoryview) -> bytes:
     return _FORWARDED.pack(rank, received) + body
 
 
-def decode_rank_waits(body: memoryview) -> tuple[int, float, float, list[tuple[str, float, float]]]:
+def decode_rank_waits(body: memoryview) -> tuple[int, float, float, list[RankSpan]]:
     """The rank, when the sequencer had its waits, when the rank sent them, and the waits.
 
     Raises:
@@ -493,7 +497,8 @@ def decode_rank_waits(body: memoryview) -> tuple[int, float, float, list[tuple[s
     rank, received = _FORWARDED.unpack_from(body)
     try:
         sent, waits = json.loads(bytes(body[_FORWARDED.size :]))
-        return rank, received, float(sent), [(str(name), float(one), float(other)) for name, one, other in waits]
+        spans = [(str(name), float(one), float(other), str(row)) for name, one, other, row in waits]
+        return rank, received, float(sent), spans
     except (ValueError, TypeError) as error:
         raise ProtocolError(f"waits of rank {rank} were expected: {error}") from None
 

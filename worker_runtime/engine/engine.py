@@ -36,7 +36,7 @@ from worker_runtime.coordination.messages import (
 )
 from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Reduction, Release
-from worker_runtime.coordination.wire import Farewell, Frame
+from worker_runtime.coordination.wire import Farewell, Frame, RankSpan
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
 from worker_runtime.engine.in_flight import InFlight, Steps
@@ -216,8 +216,15 @@ class Engine:
             self._waits = WaitSender(self._send_waits)
         if isinstance(waits, WaitSender) and waits is not self._waits:
             waits.close()
+        ACCOUNT.record(None if self._waits is None else self._waits.note_span)
 
-    def _send_waits(self, waits: Sequence[tuple[str, float, float]]) -> None:
+    def note(self, text: str) -> None:
+        """Note in the timeline, if this rank records one, that something has happened to the job."""
+        recorder = self.in_flight.recorder
+        if recorder is not None:
+            recorder.note(text)
+
+    def _send_waits(self, waits: Sequence[RankSpan]) -> None:
         driver = self.current.driver
         if driver is not None:
             driver.send_waits(waits)
@@ -557,6 +564,8 @@ class Engine:
             self.in_flight.changed.notify_all()
 
     def _close(self, end: str) -> None:
+        if self._waits is not None:
+            ACCOUNT.record(None)
         if isinstance(self._waits, WaitSender):
             self._waits.close()
         with self.in_flight.lock:

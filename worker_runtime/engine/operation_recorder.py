@@ -12,6 +12,7 @@ import torch
 
 from worker_runtime.coordination.messages import Arrived, Waited
 from worker_runtime.coordination.ordering.requests import Kind, Release
+from worker_runtime.coordination.wire import RankSpan
 from worker_runtime.groups.torch_groups import Work
 from worker_runtime.timeline.event_queue import EventQueue
 from worker_runtime.timeline.recorder import Recorder
@@ -102,12 +103,16 @@ class OperationRecorder:
         """Note that rank 0's program has waited for an operation since this time."""
         self._recorder.note_wait(Wait(0, name, began, time.monotonic()))
 
+    def note_span(self, row: str, name: str, began: float, ended: float) -> None:
+        """Note what rank 0's time was spent on, in one of its rows."""
+        self._recorder.note_wait(Wait(0, name, began, ended, row))
+
     def note_waited(self, waited: Waited) -> None:
-        """Note for what another rank has waited. The fastest message so far says best how its clock differs."""
+        """Note what another rank's time was spent on. The fastest message so far says best how its clock differs."""
         offset = waited.received - waited.sent
         offset = self._offsets[waited.rank] = min(offset, self._offsets.get(waited.rank, offset))
-        for name, began, ended in waited.waits:
-            self._recorder.note_wait(Wait(waited.rank, name, began + offset, ended + offset))
+        for name, began, ended, row in waited.waits:
+            self._recorder.note_wait(Wait(waited.rank, name, began + offset, ended + offset, row))
 
     def note(self, text: str) -> None:
         """Note that something has happened to the job."""
@@ -118,24 +123,28 @@ _MOST_SENT = 1000  # waits, in a message
 
 
 class WaitSender:
-    """Sends rank 0 for which operations the program of this rank has waited; its thread ends with `close`.
+    """Sends rank 0 what the time of this rank was spent on; its thread ends with `close`.
 
     Args:
         send: sends some, to the present generation's rank 0.
     """
 
-    def __init__(self, send: Callable[[Sequence[tuple[str, float, float]]], None]) -> None:
+    def __init__(self, send: Callable[[Sequence[RankSpan]], None]) -> None:
         self._send = send
-        self._queue: EventQueue[tuple[str, float, float]] = EventQueue(self._send_all, lambda _: None)
+        self._queue: EventQueue[RankSpan] = EventQueue(self._send_all, lambda _: None)
 
     def note_wait(self, name: str, began: float) -> None:
         """Note that this rank's program has waited for an operation since this time."""
-        self._queue.put((name, began, time.monotonic()))
+        self._queue.put((name, began, time.monotonic(), ""))
+
+    def note_span(self, row: str, name: str, began: float, ended: float) -> None:
+        """Note what this rank's time was spent on, in one of its rows."""
+        self._queue.put((name, began, ended, row))
 
     def close(self) -> None:
         """Send what has come, and end."""
         self._queue.close()
 
-    def _send_all(self, waits: Sequence[tuple[str, float, float]], _: int) -> None:
+    def _send_all(self, waits: Sequence[RankSpan], _: int) -> None:
         for start in range(0, len(waits), _MOST_SENT):
             self._send(waits[start : start + _MOST_SENT])

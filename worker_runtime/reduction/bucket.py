@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from worker_runtime.account import ACCOUNT
 from worker_runtime.coordination.operation import Handle, Operation
 from worker_runtime.coordination.ordering.requests import Request
 from worker_runtime.errors import ChangedGradientError
@@ -98,6 +99,7 @@ class Contents(Generic[ResultT]):
     streams: the CUDA streams on which backward has computed them, until the operation is submitted.
     handle: the handle of the submitted operation.
     result: its result, after it was awaited.
+    opened: when it had its first gradient, while a timeline is recorded; else 0.
     """
 
     ready: dict[Entry, int]
@@ -105,6 +107,7 @@ class Contents(Generic[ResultT]):
     streams: set[torch.cuda.Stream] = field(default_factory=set)
     handle: Handle[ResultT] | None = None
     result: ResultT = field(init=False)
+    opened: float = field(default_factory=ACCOUNT.begin_fill)
 
 
 @dataclass(slots=True)
@@ -235,6 +238,8 @@ class Bucket(ABC, Generic[ContentsT]):
             self._plain, self._noted = request, request.add_note(note)
         operation.request = self._noted
         operation.is_of_step = True
+        if contents.opened:
+            ACCOUNT.end_fill(request.name, contents.opened)
         contents.handle = comm.engine.submit(operation, at_once=at_once, is_awaited=is_awaited)
 
     def finish(self, comm: Communicator, contents: ContentsT) -> None:

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MOST_ROWS = 4096  # known at a time; an operation that comes again later gets another row of the same name
+STEPS_ROW, RECOVERIES_ROW = "steps", "recoveries"  # of a rank
+CHECKPOINT = "checkpoint"  # among its steps
 _MICROSECONDS = 1e6
-_OF_RANKS = -1  # in place of a process set: the row of rank 0; then come those of the others
+_OF_RANKS = -1  # in place of a process set: the rows of rank 0; then come those of the others
 
 
 class Arrivals(NamedTuple):
@@ -60,15 +62,18 @@ class Cycle(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """The program of a rank has waited for the result of an operation.
+    """The program of a rank has waited for the result of an operation, or has spent time otherwise.
 
-    name: the operation's full name. began, ended: the times in seconds of rank 0's monotonic clock.
+    name: the operation's full name, or the name of a part of the rank's time.
+    began, ended: the times in seconds of rank 0's monotonic clock.
+    row: "" for the row of the rank's waits; else the name of another of its rows.
     """
 
     rank: int
     name: str
     began: float
     ended: float
+    row: str = ""
 
 
 class Note(NamedTuple):
@@ -95,7 +100,7 @@ class Trace:
         self._began_microseconds = began_microseconds
         self._job = job
         self._rows: OrderedDict[tuple[int, str], int] = OrderedDict()
-        self._last_row = 0
+        self._last_row = self._last_flow = 0
 
     def begin(self, part: int) -> list[str]:
         """The first events of a file.
@@ -154,10 +159,18 @@ class Trace:
 
     def _render_wait(self, event: Wait) -> list[str]:
         events: list[str] = []
-        row = self._find_row(_OF_RANKS - event.rank, "", events)
-        began, ended = self._time(event.began), self._time(event.ended)
+        row = self._find_row(_OF_RANKS - event.rank, event.row, events)
+        began, ended = max(0, self._time(event.began)), max(0, self._time(event.ended))
         name = json.dumps(event.name)
         events.append(f'{{"name": {name}, "ph": "X", "ts": {began}, "dur": {max(1, ended - began)}, {row}}}')
+        if event.row == RECOVERIES_ROW:
+            self._last_flow += 1
+            flow = f'"name": {name}, "cat": {name}, "id": {self._last_flow}'
+            steps = self._find_row(_OF_RANKS - event.rank, STEPS_ROW, events)
+            events.append(f'{{{flow}, "ph": "s", "ts": {began}, {row}}}')
+            events.append(f'{{{flow}, "ph": "f", "bp": "e", "ts": {ended}, {steps}}}')
+        elif event.row == STEPS_ROW and event.name == CHECKPOINT and not event.rank:
+            events += self.render(Note(event.ended, event.name))
         return events
 
     def _time(self, at: float) -> int:
@@ -175,6 +188,8 @@ class Trace:
             shown = name
             if process_set <= _OF_RANKS:
                 shown = f"rank {_OF_RANKS - process_set}"
+                if name:
+                    shown += f": {name}"
             elif process_set:
                 shown = f"{name} (process set {process_set})"
             events += [

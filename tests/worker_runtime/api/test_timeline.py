@@ -84,6 +84,35 @@ def test_an_operation_without_rank_0_has_its_arrivals(ranks: RankPool, tmp_path:
     ranks.run(body, size=3)
 
 
+def test_each_rank_has_rows_of_its_steps_and_buckets(ranks: RankPool, tmp_path: Path) -> None:
+    def body() -> object:
+        model = torch.nn.Linear(100, 100)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+        path = tmp_path / "t.json"
+        hvd.start_timeline(path)
+        for _ in range(3):
+            if hvd.rank():
+                time.sleep(0.01)
+            model(torch.ones(1, 100)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if hvd.rank():
+            hvd.stop_timeline()  # sends the last spans
+        hvd.barrier()
+        hvd.stop_timeline()
+        if hvd.rank() == 0:
+            for rank in range(2):
+                names = list_phases(path, f"rank {rank}: steps")
+                steps = [name for name in names if name.startswith("step ")]
+                first = int(steps[0].removeprefix("step "))
+                assert steps == [f"step {first + number}" for number in range(3)]
+                assert names.count("forward+backward") >= 3
+                assert "filling" in list_phases(path, f"rank {rank}: allreduce.optimizer.1.bucket.0")
+            assert "waiting for rank 1" in list_phases(path, "rank 0: steps")
+
+    ranks.run(body, size=2)
+
+
 def test_a_second_timeline_ends_the_first(ranks: RankPool, tmp_path: Path) -> None:
     def body() -> object:
         for name in ("one", "other", "one"):

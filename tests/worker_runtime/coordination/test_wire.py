@@ -155,13 +155,16 @@ def test_arrivals_are_complete(signature: Signature, number: int, name: str, ask
     assert list(wire.decode_arrivals(memoryview(body))) == [(3, name, signature.kind, 1.5, asked)] * 2
 
 
-@given(st.lists(st.tuples(st.text(max_size=5), st.floats(0, 1e6), st.floats(0, 1e6)), max_size=3))
-def test_waits_are_forwarded_with_their_rank(waits: list[tuple[str, float, float]]) -> None:
+NAMES, TIMES = st.text(max_size=5), st.floats(0, 1e6)
+
+
+@given(st.lists(st.tuples(NAMES, TIMES, TIMES, NAMES), max_size=3))
+def test_waits_are_forwarded_with_their_rank(waits: list[wire.RankSpan]) -> None:
     body = wire.forward_waits(3, 2.5, memoryview(wire.encode_waits(1.5, waits)))
     assert wire.decode_rank_waits(memoryview(body)) == (3, 2.5, 1.5, waits)
 
 
-@pytest.mark.parametrize("text", [b"", b"3", b"[1, 2, 3]", b'[1, [["a", 2]]]', b"[1, [3]]"])
+@pytest.mark.parametrize("text", [b"", b"3", b"[1, 2, 3]", b'[1, [["a", 2, 3]]]', b"[1, [3]]"])
 def test_waits_that_are_malformed_are_refused(text: bytes) -> None:
     with pytest.raises(ProtocolError, match="waits of rank 1 were expected"):
         wire.decode_rank_waits(memoryview(wire.forward_waits(1, 0.0, memoryview(text))))

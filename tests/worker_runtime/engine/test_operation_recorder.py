@@ -1,6 +1,7 @@
 """What the recorder of a timeline hears of operations: starts, ends and their activities."""
 
 import json
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from worker_runtime.coordination.messages import Arrived, Waited
 from worker_runtime.coordination.ordering.requests import Kind, Release, Request, Signature
+from worker_runtime.coordination.wire import RankSpan
 from worker_runtime.engine.operation_recorder import OperationRecorder, WaitSender
 from worker_runtime.timeline.recorder import Recorder
 
@@ -102,9 +104,10 @@ def test_an_operation_whose_release_is_not_known_is_left_out(path: Path) -> None
 def test_the_waits_of_another_rank_are_placed_by_its_fastest_message(path: Path) -> None:
     recorder = Recorder(path, "job")
     operations = OperationRecorder(recorder, lambda _: "gloo")
-    operations.note_waited(Waited(1, 1000.5, 900.0, [("slow", 900.0, 901.0)]))
-    operations.note_waited(Waited(1, 1010.1, 910.0, [("fast", 910.0, 912.0)]))
-    operations.note_waited(Waited(1, 1020.5, 920.0, [("slow again", 920.0, 921.0)]))
+    now = time.monotonic()
+    operations.note_waited(Waited(1, now + 1.5, 900.0, [("slow", 900.0, 901.0, "")]))
+    operations.note_waited(Waited(1, now + 11.1, 910.0, [("fast", 910.0, 912.0, "")]))
+    operations.note_waited(Waited(1, now + 21.5, 920.0, [("slow again", 920.0, 921.0, "steps")]))
     recorder.close()
     begun = {event["name"]: event["ts"] for event in read(path)}
     assert begun["fast"] - begun["slow"] == 9_600_000
@@ -120,3 +123,16 @@ def test_the_waits_of_another_rank_are_sent_in_messages_of_bounded_size() -> Non
     sender.close()
     assert sum(sent) == 2500
     assert max(sent) <= 1000
+
+
+def test_the_spans_of_a_rank_go_the_way_of_its_waits(path: Path) -> None:
+    sent: list[RankSpan] = []
+    sender = WaitSender(sent.extend)
+    sender.note_span("steps", "step 1", 1.0, 2.0)
+    sender.close()
+    assert sent == [("step 1", 1.0, 2.0, "steps")]
+    recorder = Recorder(path, "job")
+    now = time.monotonic()
+    OperationRecorder(recorder, lambda _: "gloo").note_span("steps", "step 1", now + 1.0, now + 2.0)
+    recorder.close()
+    assert [(event["name"], event["dur"]) for event in read(path)] == [("step 1", 1_000_000)]

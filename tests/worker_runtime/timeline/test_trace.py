@@ -70,6 +70,28 @@ def test_the_waits_of_a_rank_have_a_row() -> None:
     assert again["dur"] == 1
 
 
+def test_the_other_rows_of_a_rank_have_names() -> None:
+    first, _, span = render(Wait(3, "step 1", 9.0, 10.5, "steps"))
+    assert first["args"] == {"name": "rank 3: steps"}
+    assert (span["ts"], span["dur"]) == (0, 500_000)  # no event is before the file's beginning
+
+
+def test_a_flow_leads_from_a_loss_to_the_end_of_its_recovery() -> None:
+    _, step, _, _, span, start, end = render(
+        Wait(3, "step 1", 10.0, 12.0, "steps"), Wait(3, "recovery", 10.5, 11.5, "recoveries")
+    )[1:]
+    assert (span["name"], span["dur"]) == ("recovery", 1_000_000)
+    assert (start["ph"], start["ts"], end["ph"], end["ts"]) == ("s", 500_000, "f", 1_500_000)
+    assert start["id"] == end["id"]
+    assert (start["pid"], end["pid"]) == (span["pid"], step["pid"])
+
+
+@pytest.mark.parametrize(("rank", "marks"), [(0, 1), (1, 0)])
+def test_a_checkpoint_has_one_mark_across_all_rows(rank: int, marks: int) -> None:
+    events = render(Wait(rank, "checkpoint", 10.5, 11.5, "steps"))
+    assert sum(event["ph"] == "i" for event in events) == marks
+
+
 @pytest.mark.parametrize("name", ['"quoted"', "a\nb", "größe", "\\", "\ud800", "</script>"])
 def test_any_name_is_valid(name: str) -> None:
     assert render(arrive(name))[0]["args"] == {"name": name}
