@@ -19,7 +19,7 @@ from hvdrun.spec.command import (
 )
 from hvdrun.spec.hosts import LOCALHOST, HostList
 from hvdrun.spec.jobspec import JobSpec, Workers
-from hvdrun.startup.paths import find_fault
+from hvdrun.startup.paths import exists, find_fault, is_folder
 from hvdrun.transport.account import name_user
 
 _DYNAMIC = "DYNAMIC"  # in place of a file: the program calls start_timeline()
@@ -169,11 +169,11 @@ def check_timeline(workers: Workers) -> None:
         return
     path = workers.directory / workers.timeline
     fault = 0
-    if path.is_dir():
+    if is_folder(path):
         fault = errno.EISDIR
-    elif not path.parent.is_dir():
+    elif not is_folder(path.parent):
         fault = errno.ENOENT
-    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+    elif not os.access(path if exists(path) else path.parent, os.W_OK):
         fault = errno.EACCES
     if fault:
         raise LaunchError(f"{str(path)!r} of --timeline cannot be written: {os.strerror(fault)}: name another file.")
