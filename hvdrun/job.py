@@ -47,6 +47,7 @@ from rendezvous.core.messages import (
     Level,
     Noticed,
     Notify,
+    Publish,
     Stopped,
     Terminate,
 )
@@ -346,8 +347,14 @@ class Job:
 
     def _note_step(self, event: Event, state: State, effects: Effects) -> None:
         self._history.note(event, state, effects, self._clock())
-        if isinstance(event, Exited) and self._console.files is not None:
-            self._console.files.note_end(event.worker, event.returncode)
+        files = self._console.files
+        if files is None:
+            return
+        if isinstance(event, Exited):
+            files.note_end(event.worker, event.returncode)
+        for effect in effects:
+            if isinstance(effect, Publish):
+                files.note_ranks(effect.generation.members)
 
     def _terminate(self, effect: Terminate) -> None:
         worker, host = effect.worker, effect.worker.slot.host

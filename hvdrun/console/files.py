@@ -1,7 +1,7 @@
 """Writes the workers' output into files as well, two for each rank, as Horovod's --output-filename does."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -83,6 +83,11 @@ class OutputFiles:
         if self._index.end(worker, returncode, self._clock()):
             self._index_file.note_change()
             self._release(worker)
+
+    def note_ranks(self, members: Sequence[Worker]) -> None:
+        """The ranks of a new generation: its members in their order."""
+        for rank, worker in enumerate(members):
+            self._begin(worker, rank)
 
     def note_lost_host(self, host: str) -> None:
         """The workers of this host have ended, as far as anybody knows."""

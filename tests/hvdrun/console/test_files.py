@@ -79,6 +79,23 @@ async def test_a_worker_whose_rank_changes_continues_in_a_file_of_its_own_at_the
 
 
 @in_loop
+async def test_a_change_of_ranks_is_in_the_index_before_a_worker_writes(tmp_path: Path) -> None:
+    times = (datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC) for second in range(60))
+    files = OutputFiles(tmp_path, 2, Marks(), clock=lambda: next(times))
+    for slot in range(2):
+        files.note_launch(Launch(at(slot), Assignment(slot, 2, slot, 2, 0, 1), "placed"))
+    files.note_end(at(0), 1)
+    files.note_ranks([at(1)])
+    assert await files.close(60)
+    index = json.loads((tmp_path / "index.json").read_text())["files"]
+    assert [(each["rank"], each["slot"], each["begin"][17:19], (each["end"] or "")[17:19]) for each in index] == [
+        (0, 0, "00", "02"),
+        (1, 1, "01", "03"),
+        (0, 1, "03", ""),
+    ]
+
+
+@in_loop
 async def test_the_printer_copies_all_its_input(tmp_path: Path, pipe: Screen) -> None:
     files = OutputFiles(tmp_path, 1, Marks())
     printer = OutputPrinter(OutputMarker(Marks()), Writer(), dict.fromkeys(OutputStream, pipe.writing))
