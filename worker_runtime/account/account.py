@@ -187,7 +187,7 @@ class Account:
         """Note that a bucket is full. For any thread."""
         spans = self._spans
         if spans is not None and began:
-            spans.note(name, "filling", began, monotonic())
+            spans.add_fill(name, began, monotonic())
 
     def settle_start(self) -> None:
         """Count to the start what was before the last call that has blocked, unless there was a step before."""

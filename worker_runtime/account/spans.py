@@ -13,7 +13,7 @@ from worker_runtime.timeline.trace import CHECKPOINT, RECOVERIES_ROW, STEPS_ROW
 NoteSpan = Callable[[str, str, float, float], None]
 
 _OWN_CODE, _OPTIMIZER = "forward+backward", "optimizer"
-_SHORTEST_SECONDS = 2e-5  # of a part of a step; a result that is there already costs less
+SHORTEST_SECONDS = 1e-4  # of a part of a step; more spans would make a short step longer
 _RECOVERY = "recovery"
 _NAMES: dict[int, str] = {
     Part.START: "start",
@@ -78,6 +78,11 @@ class Spans:
             self.note(STEPS_ROW, name, self._step_began, at)
         self._forget_step()
 
+    def add_fill(self, name: str, began: float, ended: float) -> None:
+        """Add the time in which a bucket has filled. For any thread."""
+        if ended - began >= SHORTEST_SECONDS:
+            self.note(name, "filling", began, ended)
+
     def add_recovered(self, began: float, ended: float) -> None:
         """Add what of a recovery a call has waited for: a part of the step."""
         self._put(_RECOVERY, began, ended)
@@ -100,5 +105,5 @@ class Spans:
             self._put(name, *own)
 
     def _put(self, name: str, began: float, ended: float) -> None:
-        if name and ended - began >= _SHORTEST_SECONDS:
+        if name and ended - began >= SHORTEST_SECONDS:
             self.note(STEPS_ROW, name, began, ended)

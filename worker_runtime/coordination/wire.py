@@ -305,21 +305,22 @@ def decode_head(head: bytes) -> tuple[int, int, str, tuple[float, float]]:
 
 def encode_releases(number: int, first: Release, payloads: Sequence[bytes]) -> bytes:
     """Releases of consecutive requests; `number` is that of the first on this connection; see `encode_range`."""
-    return encode_number(number) + encode_range(first, payloads)
+    return encode_number(number) + encode_range(first, payloads, first.last)
 
 
-def encode_range(first: Release, payloads: Sequence[bytes]) -> bytes:
+def encode_range(first: Release, payloads: Sequence[bytes], last: int) -> bytes:
     """The part of RELEASES after the number of the first request, which is the same for all members.
 
     Args:
         first: the first release; the others have the following indices, and are otherwise equal.
         payloads: the payload of each release, at least one.
+        last: see `Release`.
     """
     sizes, joined, count = first.sizes, first.joined, len(payloads)
     each = 0
     if sizes:
         each = len(sizes[0])
-    parts = [_RANGE.pack(count, first.index, len(joined), each, first.value, first.last)]
+    parts = [_RANGE.pack(count, first.index, len(joined), each, first.value, last)]
     if each:
         parts.append(struct.pack(f"<{each * len(sizes)}q", *(size for member in sizes for size in member)))
     if joined:

@@ -11,6 +11,7 @@ Source: "Trace Event Format", the documentation of the Chromium project.
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 MOST_ROWS = 4096  # known at a time; an operation that comes again later gets another row of the same name
@@ -18,6 +19,9 @@ STEPS_ROW, RECOVERIES_ROW = "steps", "recoveries"  # of a rank
 CHECKPOINT = "checkpoint"  # among its steps
 _MICROSECONDS = 1e6
 _OF_RANKS = -1  # in place of a process set: the rows of rank 0; then come those of the others
+
+
+_quote = lru_cache(MOST_ROWS)(json.dumps)
 
 
 class Arrivals(NamedTuple):
@@ -161,7 +165,7 @@ class Trace:
         events: list[str] = []
         row = self._find_row(_OF_RANKS - event.rank, event.row, events)
         began, ended = max(0, self._time(event.began)), max(0, self._time(event.ended))
-        name = json.dumps(event.name)
+        name = _quote(event.name)
         events.append(f'{{"name": {name}, "ph": "X", "ts": {began}, "dur": {max(1, ended - began)}, {row}}}')
         if event.row == RECOVERIES_ROW:
             self._last_flow += 1

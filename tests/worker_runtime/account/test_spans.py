@@ -7,6 +7,7 @@ import pytest
 from rendezvous.wire.account_file import Part
 from tests.worker_runtime.account.scene import Clock, Scene, run_in_thread
 from worker_runtime.account import account as module
+from worker_runtime.account.spans import SHORTEST_SECONDS
 
 
 class RecordedScene(Scene):
@@ -125,6 +126,14 @@ def test_a_bucket_that_fills_has_a_row_of_its_own(scene: RecordedScene) -> None:
     scene.clock.spend(1)
     scene.account.end_fill("allreduce.a", began)
     assert scene.spans == [("allreduce.a: filling", 100, 101)]
+
+
+def test_parts_that_are_too_short_to_see_are_left_out(scene: RecordedScene) -> None:
+    seconds = SHORTEST_SECONDS / 2
+    began = scene.account.begin_fill()
+    scene.step(seconds, seconds, 2, seconds)
+    scene.account.end_fill("allreduce.a", began + 3 * seconds)
+    assert [name for name, *_ in scene.spans] == ["steps: step 1"]
 
 
 def test_a_timeline_that_is_stopped_gets_no_more_spans(scene: RecordedScene) -> None:

@@ -171,7 +171,7 @@ class ReleaseRange:
         if not self.asked:
             return  # they have left
         last, _, _, _ = max(self._latest, key=_find_arrival)
-        body = encode_range(self.first._replace(last=last), self._payloads)
+        body = encode_range(self.first, self._payloads, last)
         pieces: dict[int, bytes] = {}
         for (rank, _, _, _), number in zip(self.asked, self._numbers, strict=True):
             if number not in pieces:
