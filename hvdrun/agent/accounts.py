@@ -1,6 +1,7 @@
 """What the time of this host's workers is spent on, as the launcher hears it: at a worker's end, and now and then."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,8 @@ class Accounts:
         """Report the account of a worker that was reaped, and remove its file."""
         began = self._began.pop(worker)
         account = self._read(worker, began, has_ended=True)
-        name_account_file(self._socket, worker).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the worker has none, or has put something else there
+            name_account_file(self._socket, worker).unlink()
         self._tell(AccountsReported((account,)))
 
     def report(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from hvdrun.agent import accounts as module
 from hvdrun.agent.accounts import Accounts
+from rendezvous.bootstrap import name_account_file
 from rendezvous.wire.accounts import AccountsReported
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_launches
@@ -64,3 +65,13 @@ async def test_the_accounts_of_workers_that_run_are_told_often(tmp_path: Path, m
     reporting.cancel()
     assert [len(message.accounts) for message in told[:4]] == [100, 50, 100, 50]
     assert not any(account.has_ended for message in told for account in message.accounts)
+
+
+def test_a_folder_in_place_of_the_file_is_no_error(tmp_path: Path) -> None:
+    told: list[AccountsReported] = []
+    accounts = Accounts(tmp_path / "agent.sock", told.append)
+    accounts.begin(WORKERS[0], 0.0)
+    name_account_file(tmp_path / "agent.sock", WORKERS[0]).mkdir()
+    accounts.end(WORKERS[0])
+    ((account,),) = (message.accounts for message in told)
+    assert not account.is_measured
