@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hvdrun.options.option import Option
 from hvdrun.options.pages import ABOUT, EXAMPLES, EXIT_CODES, Rows, describe_all
-from hvdrun.options.programs import AGENT, DOCTOR, STACKS, TIMELINE, TOKEN
+from hvdrun.options.programs import AGENT, DOCTOR, JOB_PROGRAMS, STACKS, TIMELINE, TOKEN
 from hvdrun.options.table import OPTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +24,7 @@ TABLES = {
     "options of stacks": STACKS.options,
     "options of timeline": TIMELINE.options,
     "options of token": TOKEN.options,
+    **{f"options of {name}": program.options for name, program in JOB_PROGRAMS.items()},
 }
 
 

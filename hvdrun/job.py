@@ -30,6 +30,8 @@ from hvdrun.hosts.checkpoints import hold_checkpoints
 from hvdrun.hosts.hosts import Hosts
 from hvdrun.hosts.masters import Masters
 from hvdrun.hosts.reach import Transports
+from hvdrun.jobs.record import JobRecord
+from hvdrun.jobs.start import StartWatch
 from hvdrun.processes.background import BackgroundTasks, report_callback_errors
 from hvdrun.processes.scarcity import THREADS, refuse_scarcity
 from hvdrun.processes.signals import StopRequests, answer_signals, stop_process
@@ -85,10 +87,16 @@ _HURRIED_CLOSE_SECONDS = 1.0  # even then: to close what answers quickly
 _AGENT_START_SECONDS = 0.05  # a local agent is started in less; then it boots while hvdrun continues
 
 
-def launch(spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = None) -> int:
+def launch(
+    spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = None, start: StartWatch | None = None
+) -> int:
     """Run the job to its end, and return its exit code.
 
-    dispatcher: gives functions to the workers, if they run any.
+    Args:
+        spec: the job.
+        console: prints its output.
+        dispatcher: gives functions to the workers, if they run any.
+        start: is told how the start goes on, where somebody waits for it.
 
     Raises:
         LaunchError: the job could not be started, its outcome cannot be written, or another job uses its checkpoints.
@@ -100,11 +108,14 @@ def launch(spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = No
 
     async def run() -> Outcome:
         if spec.remote.joining is None:
-            return await Job(spec, console, file, dispatcher).run()
+            return await Job(spec, console, file, dispatcher, start=start).run()
         from hvdrun.joining.launcher import run_with_agents  # noqa: PLC0415 - other jobs go to their hosts
 
         return await run_with_agents(
-            spec, spec.remote.joining, console, lambda roster: Job(spec, console, file, dispatcher, roster).run()
+            spec,
+            spec.remote.joining,
+            console,
+            lambda roster: Job(spec, console, file, dispatcher, roster, start=start).run(),
         )
 
     with file, hold_checkpoints(spec.workers.checkpoint):
@@ -134,6 +145,8 @@ class Job:
         outcome_file: OutcomeFile,
         dispatcher: "Dispatcher | None" = None,
         roster: "Roster | None" = None,
+        *,
+        start: StartWatch | None = None,
     ) -> None:
         self._id = console.job
         self._outcome_file = outcome_file
@@ -142,6 +155,7 @@ class Job:
         self._spec = spec
         self._console = console
         self._dispatcher = dispatcher
+        self._start = start or StartWatch()
 
         has_remote_hosts = bool(spec.remote.hosts) or spec.discovers
         launcher_timeout_seconds = None
@@ -154,7 +168,8 @@ class Job:
         self._masters = Masters(self._pool.order)
         self._ranks = RankTable(lambda: self._server.state.generation)
         self._reporter = JobReporter(console)
-        self._stacks = JobStacks(self._id, spec.workers.command, self._pool.send, self._list_begun, self._list_ranks)
+        record = JobRecord.of(self._id, spec)
+        self._stacks = JobStacks(record, self._pool.send, self._list_begun, self._list_ranks)
         hang_timeout_seconds = spec.limits.hang_timeout_seconds
         self._hold_ups = HoldUps(
             self._stacks.find, console.notice, self._give_up, self._is_current, hang_timeout_seconds
@@ -222,6 +237,8 @@ class Job:
         if self._dispatcher is not None:
             self._dispatcher.open(self._ranks.rank_of, self._stop, lambda: self._server.state.outcome is not None)
         self._start_line.open(self._tasks, self._started)
+        if self._start.is_awaited:
+            self._tasks.create_task(self._start.run(lambda: self._server.state), name="look for the start")
         stack.callback(self._start_line.close)
 
     def _list_begun(self) -> tuple[str, ...]:
@@ -387,6 +404,7 @@ class Job:
                 self._stdin.ask()
             case Started(worker):
                 self._reporter.note_started(worker)
+                self._start.note_running(worker)
                 self._history.note_started(worker, self._clock())
             case AccountsReported():
                 self._history.note_accounts(message)

@@ -310,7 +310,7 @@ class Watch:
                 spawned = await self._spawner.spawn(launch)
                 self._accounts.begin(worker, began)
                 self._add(worker, spawned)
-            if launch.round is not None and launch.round.number:
+            if launch.round is not None:
                 self._output.tell(Started(worker))
         except HvdrunError as error:
             self._end(worker, error.exit_code, str(error), cannot_start=True)

@@ -13,7 +13,7 @@ from hvdrun.errors import UsageError
 from hvdrun.options import flags, horovodrun, torchrun
 from hvdrun.options.kinds import FILE_NAME, FOLDER_NAME
 from hvdrun.options.option import Option
-from hvdrun.options.programs import AGENT, DOCTOR, STACKS, TIMELINE, TOKEN
+from hvdrun.options.programs import AGENT, DOCTOR, JOB_PROGRAMS, STACKS, TIMELINE, TOKEN
 from hvdrun.options.table import BY_DEST, COMPLETION_VARIABLE, OPTIONS
 from hvdrun.options.words import Typed
 
@@ -29,6 +29,7 @@ PROGRAMS: Mapping[str, _Line] = {
     "stacks": (STACKS.find_option, STACKS.options),
     "timeline": (TIMELINE.find_option, TIMELINE.options),
     "token": (TOKEN.find_option, TOKEN.options),
+    **{name: (program.find_option, program.options) for name, program in JOB_PROGRAMS.items()},
     "horovodrun": (horovodrun.find_option, horovodrun.OPTIONS),
     "torchrun": (torchrun.find_option, torchrun.OPTIONS),
 }

@@ -6,38 +6,25 @@ large packages: --help and a mistyped flag answer quickly.
 
 import os
 import shutil
-import signal
 import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
-from hvdrun.hosts.preparation import add_hosts, prepare
+from hvdrun.cli.messages import end_by_interrupt, print_error, print_text, report
+from hvdrun.cli.run import Launch, run
+from hvdrun.errors import UsageError
 from hvdrun.options.flags import find_option, parse
 from hvdrun.options.kinds import LogLevel
+from hvdrun.options.programs import JOB_PROGRAMS
 from hvdrun.options.request import complete, make_job, refuse_missing_size, starts_torchrun
 from hvdrun.options.table import BY_FLAG, COMPLETION_VARIABLE
 from hvdrun.options.words import read_words
-from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.version import __version__
 
-if TYPE_CHECKING:
-    from hvdrun.console import Console
-
-
-OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as shells report a program whose reader has closed the pipe
-INTERRUPTED = 130
 _MIN_LIKENESS = 0.8  # of difflib: agnet is like agent, agent.py is not
-LAST_WORDS_SECONDS = 5.0  # to write the output that is left after a launch that raised
-
-_BUG = "this is a bug in hvdrun"
-
-Launch = Callable[[JobSpec, "Console"], int]  # runs a job and returns its exit code
 
 
 def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -> int:
@@ -60,6 +47,8 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
             return examine_hosts(words[1:])
         if words[:1] in (["stacks"], ["timeline"]):
             return show_page(words[0], words[1:])
+        if words and words[0] in JOB_PROGRAMS:
+            return run_job_program(words[0], words[1:])
         if words[:1] in (["agent"], ["token"]):
             return run_own_program(words[0], words[1:])
         if options == words:
@@ -69,13 +58,11 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         if isinstance(asked, str):
             return print_text(asked)
         return run(asked, launch)
-    except HvdrunError as error:
-        return report_error(error, with_time=with_time)
     except KeyboardInterrupt:
         return end_by_interrupt()
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - an error of hvdrun is reported as one
         with_traceback = words[:1] == ["agent"] or asks_for_details(options)  # hvdrun agent has no -v
-        return report_internal_error(error, with_traceback=with_traceback, with_time=with_time)
+        return report(error, with_traceback=with_traceback, with_time=with_time)
 
 
 def run_own_program(name: str, words: Sequence[str]) -> int:
@@ -139,38 +126,16 @@ def show_page(name: str, words: Sequence[str]) -> int:
     return print_text(reading if isinstance(reading, str) else read_timeline(reading))
 
 
-def print_text(text: str) -> int:
-    """Print a page on standard output and return the exit code.
+def run_job_program(name: str, words: Sequence[str]) -> int:
+    """Run `hvdrun ps`, `hvdrun wait` or another program about jobs, and return its exit code.
 
     Raises:
-        OutputLostError: it cannot be written.
+        HvdrunError: it is used wrongly, or there is no such job.
     """
-    try:
-        # None if hvdrun was started with it closed, or if a program has put a StringIO in its place
-        if (encoding := getattr(sys.stdout, "encoding", None)) is not None:
-            text = text.encode(encoding, "backslashreplace").decode(encoding)
-        print(text, flush=True)  # noqa: T201 - the command line prints
-    except BrokenPipeError:
-        discard_stdout()
-        return OUTPUT_CLOSED
-    except OSError as error:
-        discard_stdout()
-        raise OutputLostError(error.strerror or str(error)) from error
-    return 0
+    from hvdrun.cli.jobs import run as run_program  # noqa: PLC0415 - a job does without it
 
-
-def discard_stdout() -> None:
-    """Discard buffered output, or Python would report at its end that it cannot write it."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-
-
-def end_by_interrupt() -> int:
-    """Die of SIGINT, so that a shell ends its loop, too; return the exit code if it does not kill, as in process 1."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGINT)
-    return INTERRUPTED
+    page, code = run_program(name, words, lambda sentence: print_error(sentence, with_time=False))
+    return (print_text(page) if page else 0) or code
 
 
 def read_request(words: Sequence[str]) -> JobSpec | str:
@@ -245,97 +210,6 @@ def read_foreign(launcher: str, words: Sequence[str]) -> JobSpec | str:
     return horovodrun.read_request(words)
 
 
-def run(spec: JobSpec, launch: Launch | None) -> int:
-    """Run a job and return its exit code; the job has passed all checks that need no other host.
-
-    Raises:
-        HvdrunError: it cannot be launched.
-    """
-    hosts = len(spec.workers.hosts) > 1 or spec.discovers
-    spec, details = prepare(spec, LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable))
-    from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
-    from hvdrun.processes.processes import name_job  # noqa: PLC0415 - only a job that will run pays for it
-
-    display, size, elasticity = spec.display, spec.workers.size, spec.limits.elasticity
-    marks = Marks(ranks=display.marks_ranks, hosts=hosts, times=display.marks_times, horovod=display.marks_as_horovod)
-    console = Console(
-        level=display.least_level,
-        marks=marks,
-        job=name_job(os.environ),
-        folds=size > 1 or elasticity is not None,
-        log_format=display.log_format,
-    )
-    try:
-        if display.log_file is not None and not display.dry_run:
-            console.keep_log(display.log_file)
-        for remark in display.remarks:
-            console.notice(remark)
-        for detail in details:
-            console.verbose(detail)
-        if display.dry_run:
-            return print_text(describe(spec))
-        if display.output_folder is not None:
-            most = size
-            if elasticity is not None:
-                most = max(size, elasticity.max_size or 0)
-            console.keep_output(display.output_folder, most, size)
-        if launch is None:
-            from hvdrun import job  # noqa: PLC0415 - brings grpc and cryptography
-
-            launch = job.launch
-        return launch(spec, console)
-    except HvdrunError as error:
-        error.is_told = console.report(*error.lines)
-        raise
-    except Exception as error:
-        console.report(f"{_BUG}: {type(error).__name__}: {error}", *traceback.format_exc().splitlines())
-        raise
-    finally:
-        console.end(LAST_WORDS_SECONDS)
-
-
-def describe(spec: JobSpec) -> str:
-    """The text of --dry-run. A discovery script runs once.
-
-    Raises:
-        HvdrunError: the job could not be started.
-    """
-    from hvdrun.cli.plan import make_plan, render_plan  # noqa: PLC0415 - brings what an agent needs
-
-    if spec.remote.joining is not None:
-        from hvdrun.joining.launcher import describe_joining  # noqa: PLC0415 - few jobs wait for agents
-
-        return describe_joining(spec, spec.remote.joining)
-    if spec.discovers:
-        from hvdrun.hosts.discovery_script import find_now  # noqa: PLC0415 - few jobs have a script
-
-        spec = add_hosts(
-            spec, find_now(spec), LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable)
-        )
-    return render_plan(make_plan(spec, os.environb))
-
-
-def report_error(error: HvdrunError, *, with_time: bool) -> int:
-    """Print an error, unless it is printed already, and return the exit code."""
-    if not error.is_told:
-        print_error(*error.lines, with_time=with_time)
-    return error.exit_code
-
-
-def print_error(sentence: str, *details: str, with_time: bool) -> None:
-    """Print an error on stderr: a line, and another one for each detail."""
-    head, *rest = (" ".join(text.splitlines()) for text in (sentence, *details))
-    lines = [f"hvdrun: {head}", *(f"  {text}" for text in rest)]
-    if with_time:
-        from hvdrun.console.marks import render_time  # noqa: PLC0415 - few ask for it
-
-        lines = [f"{render_time(datetime.now().astimezone())}{line}" for line in lines]
-    # None when hvdrun was started with it closed.
-    if sys.stderr is not None:
-        with suppress(OSError):  # nobody reads it; the exit code is the report
-            print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the command line prints
-
-
 def asks_for(dest: str, words: Sequence[str]) -> bool:
     """Whether a switch is among the options, also of a command line that has errors."""
     with suppress(UsageError):  # then all its words are looked at
@@ -351,18 +225,6 @@ def asks_for_details(words: Sequence[str]) -> bool:
         typed, _ = read_words(words, find_option)
         return any(option.dest == "log_level" and LogLevel(*values) is LogLevel.DEBUG for option, _, values in typed)
     return False
-
-
-def report_internal_error(error: BaseException, *, with_traceback: bool, with_time: bool) -> int:
-    """Report a bug of hvdrun and return the exit code."""
-    if with_traceback and sys.stderr is not None:
-        with suppress(OSError):  # nobody reads it
-            traceback.print_exception(error)
-    remedy = (
-        "please report it with this traceback" if with_traceback else "please run it with -v and report what it prints"
-    )
-    print_error(f"{_BUG}, {remedy}: {type(error).__name__}: {error}", with_time=with_time)
-    return CANNOT_LAUNCH
 
 
 def open_missing_descriptors() -> None:

@@ -29,7 +29,9 @@ def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -
     prepare_process()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # the program may ignore them
-    from hvdrun.cli import program as cli  # noqa: PLC0415 - from here on imports come from hvdrun
+    from hvdrun.cli.messages import INTERRUPTED, report_internal_error  # noqa: PLC0415 - imports are hvdrun's from here
+    from hvdrun.cli.program import asks_for_details, read_spec  # noqa: PLC0415 - from here on imports come from hvdrun
+    from hvdrun.cli.run import run  # noqa: PLC0415 - from here on imports come from hvdrun
     from hvdrun.errors import CANNOT_LAUNCH, HvdrunError  # noqa: PLC0415 - from here on imports come from hvdrun
     from hvdrun.job import launch  # noqa: PLC0415 - from here on imports come from hvdrun
     from hvdrun.tasks.dispatcher import Dispatcher  # noqa: PLC0415 - from here on imports come from hvdrun
@@ -41,16 +43,16 @@ def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -
     if os.getppid() != program:
         return SIGNAL_OFFSET + signal.SIGTERM
     try:
-        return cli.run(cli.read_spec(words), partial(launch, dispatcher=dispatcher))
+        return run(read_spec(words), partial(launch, dispatcher=dispatcher))
     except HvdrunError as error:
         send_refusal(connection, Refused(error.lines, error.exit_code))
         return error.exit_code
     except KeyboardInterrupt:
-        return cli.INTERRUPTED
+        return INTERRUPTED
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a bug of hvdrun
         sentence = f"this is a bug in hvdrun, please report it: {type(error).__name__}: {error}"
         send_refusal(connection, Refused((sentence,), CANNOT_LAUNCH))
-        return cli.report_internal_error(error, with_traceback=cli.asks_for_details(words), with_time=False)
+        return report_internal_error(error, with_traceback=asks_for_details(words), with_time=False)
 
 
 def send_refusal(connection: socket.socket, refused: "Refused") -> None:

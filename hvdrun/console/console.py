@@ -36,6 +36,7 @@ class Console:
         log_format: the format of the records in the file of `keep_log`; without that, JSON takes the place of hvdrun's
             own lines.
         descriptors: where the streams go; hvdrun's own.
+        writer: writes them; a new one unless given.
         environment: where NO_COLOR, TERM and GITHUB_ACTIONS are looked up.
     """
 
@@ -48,6 +49,7 @@ class Console:
         folds: bool = False,
         log_format: LogFormat = LogFormat.TEXT,
         descriptors: Mapping[OutputStream, int] = DESCRIPTORS,
+        writer: Writer | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._level = level
@@ -56,7 +58,7 @@ class Console:
         self._log = Log(job, log_format, read_local_clock)
         self._errors = descriptors[OutputStream.STDERR]
         self._is_in_actions = environment.get("GITHUB_ACTIONS") == "true"
-        self._writer = Writer()
+        self._writer = Writer() if writer is None else writer
 
         terminals = [stream for stream, descriptor in descriptors.items() if os.isatty(descriptor)]
         is_dumb = environment.get("TERM") == "dumb"

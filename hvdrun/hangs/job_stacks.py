@@ -1,12 +1,13 @@
-"""Where the ranks of the launcher's job are; answers `hvdrun stacks`."""
+"""Where the ranks of the launcher's job are; answers `hvdrun stacks`, and `hvdrun ps`."""
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from hvdrun.hangs.collector import ANSWER_SECONDS, NATIVE_SECONDS, StackCollector
 from hvdrun.hangs.places import JobPlaces, RankPlace, find_places
-from hvdrun.hangs.questions import QuestionServer
-from hvdrun.spec.redaction import redact_command
+from hvdrun.jobs.questions import Question, QuestionServer
+from hvdrun.jobs.record import JobRecord
 from rendezvous.core.model import Worker
 from rendezvous.wire.hangs import Stacks
 from rendezvous.wire.orders import Order
@@ -16,8 +17,7 @@ class JobStacks:
     """Asks the agents of one job; belongs to one event loop.
 
     Args:
-        job: its name.
-        command: of its workers.
+        record: of the job.
         send: sends an order to a host's agent.
         list_hosts: the hosts whose agents have their configuration.
         list_ranks: the workers that have not ended, with their ranks.
@@ -25,21 +25,26 @@ class JobStacks:
 
     def __init__(
         self,
-        job: str,
-        command: Sequence[str],
+        record: JobRecord,
         send: Callable[[str, Order], None],
         list_hosts: Callable[[], Collection[str]],
         list_ranks: Callable[[], Mapping[Worker, int]],
     ) -> None:
-        self._job = job
-        self._command = command
+        self._record = record
         self._list_hosts = list_hosts
         self._list_ranks = list_ranks
         self._collector = StackCollector(send)
-        self._server = QuestionServer(job, self._describe)
+        self._server = QuestionServer(
+            record.job,
+            {
+                Question.RECORD: self._tell_record,
+                Question.STACKS: partial(self._describe, is_native=False),
+                Question.NATIVE_STACKS: partial(self._describe, is_native=True),
+            },
+        )
 
     def open(self) -> None:
-        """Answer `hvdrun stacks` from now on."""
+        """Answer from now on."""
         self._server.open()
 
     async def close(self) -> None:
@@ -62,5 +67,8 @@ class JobStacks:
         return find_places(ranks, await self._collector.collect(hosts, limit_seconds, is_native=is_native), hosts)
 
     async def _describe(self, *, is_native: bool) -> str:
-        command = " ".join(redact_command(self._command))
-        return JobPlaces(self._job, os.getpid(), command, await self.find(is_native=is_native)).encode()
+        command = " ".join(self._record.command)
+        return JobPlaces(self._record.job, os.getpid(), command, await self.find(is_native=is_native)).encode()
+
+    async def _tell_record(self) -> str:
+        return self._record.encode()

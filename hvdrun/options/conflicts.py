@@ -28,6 +28,7 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
         UsageError: the options contradict each other.
     """
     _check_level(values)
+    _check_detachment(values)
     _check_restarts(values)
 
     has_fixed_size = values["min_size"] is None and values["script"] is None
@@ -80,6 +81,21 @@ def _check_level(values: Mapping[str, Any]) -> None:
     """
     if values["verbose"] and values["log_level"] is not LogLevel.DEBUG:
         _refuse(values, ("log_level",), "{} contradicts -v, which is --log-level debug: give only one of them.")
+
+
+def _check_detachment(values: Mapping[str, Any]) -> None:
+    """Refuse a detached job with a standard input.
+
+    Raises:
+        UsageError: it has one.
+    """
+    if values["detach"]:
+        _refuse(
+            values,
+            ("stdin_rank",),
+            "{} reads the standard input of hvdrun, which ends with the terminal that --detach leaves: let the program "
+            "read a file.",
+        )
 
 
 def _check_restarts(values: Mapping[str, Any]) -> None:

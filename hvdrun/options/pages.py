@@ -29,6 +29,7 @@ EXIT_CODES = (
     ("0", "all workers have finished, or an elastic job has finished without those that failed"),
     ("1 to 255", "the exit code of the worker whose failure ended the job; 128+n after signal n"),
     ("2", "hvdrun was used wrongly; nothing was started"),
+    ("69", "hvdrun wait: there is no such job, or its launcher was killed, and nobody knows how it ended"),
     ("74", "the output could not be written: the disk is full; all workers, if any, have finished"),
     ("75", "start it again: after a stop notice or a lost host, with too few workers left, or --checkpoint in use"),
     ("124", "the job did not start in time"),

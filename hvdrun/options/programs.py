@@ -140,11 +140,17 @@ DOCTOR = Program(
         _HELP,
     ),
 )
+_JOB = Option(
+    "JOB",
+    "job",
+    "The job, by its name, the beginning of it, or `last`. Without it: the only one that runs.",
+    Kind(str, "JOB", "the name of a job"),
+)
 STACKS = Program(
     "hvdrun stacks",
     "Show where each rank of a job is, which you have started on this machine. Equal places are shown once. The job "
-    "goes on. Exit codes: 0 all ranks have answered; 1 there is no such job, or its hvdrun does not answer; 2 wrong "
-    "use; 3 a rank did not answer, and the page says why.",
+    "goes on. Exit codes: 0 all ranks have answered; 2 wrong use; 3 a rank did not answer, and the page says why; 69 "
+    "there is no such job, or its hvdrun does not answer.",
     (
         Option(
             "--native",
@@ -155,14 +161,36 @@ STACKS = Program(
         Option("--json", "json", "Print all frames as JSON."),
         _HELP,
     ),
-    Option(
-        "JOB",
-        "job",
-        "The job, by the beginning of its name, where several run. Without it: the only one.",
-        Kind(str, "JOB", "the name of a job"),
-    ),
+    _JOB,
     needs_argument=False,
 )
+PS = Program(
+    "hvdrun ps",
+    "List your jobs on this machine: those that run, and the detached ones that ended within a day.",
+    (
+        Option("-a --all", "all", "List all detached jobs that are kept."),
+        Option("--json", "json", "Print them as JSON."),
+        _HELP,
+    ),
+)
+WAIT = Program(
+    "hvdrun wait",
+    "Wait until a detached job has ended, and end with its exit code. Exit codes besides: 2 wrong use; 69 there is no "
+    "such job, or nobody knows how it ended, as its launcher was killed; 130 Ctrl-C, which does not stop the job.",
+    (_HELP,),
+    _JOB,
+    needs_argument=False,
+)
+STOP = Program(
+    "hvdrun stop",
+    "Stop a job that runs: its workers have the time of --grace. Stop it twice to end them at once. Returns when the "
+    "job has ended. Exit codes: 0 it has ended; 2 wrong use; 69 there is no such job, or its launcher was killed; 130 "
+    "Ctrl-C, and the job still ends.",
+    (_HELP,),
+    _JOB,
+    needs_argument=False,
+)
+JOB_PROGRAMS = {"ps": PS, "wait": WAIT, "stop": STOP}
 TIMELINE = Program(
     "hvdrun timeline",
     "Read the timeline of a job (hvdrun --timeline FILE), with all its parts: for which ranks the others waited, and "

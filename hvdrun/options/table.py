@@ -355,6 +355,12 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             FOLDER,
         ),
         Option(
+            "--detach",
+            "detach",
+            "Let the job outlive this terminal: print its name, and return when its workers have started. Then hvdrun "
+            "ps, attach, logs, stop and wait find it by its name, on this machine.",
+        ),
+        Option(
             "--stdin -stdin",
             "stdin_rank",
             "Let the worker of this rank read hvdrun's standard input (a pipe, a file, a debugger's commands); "

@@ -119,6 +119,7 @@ class Display:
 
     marks_ranks: each line has the rank of its worker. marks_times: each line has the time.
     marks_as_horovod: the marks have the form of Horovod's launcher.
+    detach: the job outlives the terminal of hvdrun.
     output_folder: the folder for files with the workers' output, an absolute path; None for no files.
     verbose: print what hvdrun itself does.
     log_level: what is less important is not printed; verbose is the level debug.
@@ -132,6 +133,7 @@ class Display:
     marks_ranks: bool = True
     marks_times: bool = False
     marks_as_horovod: bool = False
+    detach: bool = False
     output_folder: Path | None = None
     verbose: bool = False
     log_level: Level = Level.INFO

@@ -362,7 +362,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A worker of a round that restarts the job runs."""
+    """A worker of a round runs."""
 
     worker: Worker
 

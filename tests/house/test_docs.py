@@ -16,7 +16,7 @@ import pytest
 import hvdrun.cluster.horovod
 from hvdrun.cli.program import read_spec
 from hvdrun.options.horovodrun import BY_FLAG as OF_HOROVODRUN
-from hvdrun.options.programs import AGENT, DOCTOR, STACKS, TOKEN
+from hvdrun.options.programs import AGENT, DOCTOR, JOB_PROGRAMS, STACKS, TOKEN
 from hvdrun.options.table import OPTIONS
 from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, Transitions, WorkerState
 from tests.documentation import DEPLOY, PAGES, README, find_blocks, find_commands, find_reason, find_shell_lines, read
@@ -195,11 +195,9 @@ def read_documentation() -> str:
 
 
 def test_every_option_in_the_text_exists_and_every_one_that_exists_is_in_the_text() -> None:
-    own = {
-        flag
-        for option in (*OPTIONS, *AGENT.options, *DOCTOR.options, *STACKS.options, *TOKEN.options)
-        for flag in option.flags
-    }
+    programs = (AGENT, DOCTOR, STACKS, TOKEN, *JOB_PROGRAMS.values())
+    options = (*OPTIONS, *(option for program in programs for option in program.options))
+    own = {flag for option in options for flag in option.flags}
     named = find_options(read_documentation())
     assert sorted(named - own - OF_HOROVODRUN.keys() - OTHERS_OPTIONS - set(list_options_of_torchrun())) == []
     assert sorted(own - named) == []

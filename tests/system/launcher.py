@@ -131,11 +131,13 @@ class Launcher:
     (`preload`). A test of forked workers says `forks=True`.
 
     directory: where hvdrun runs; a test puts its scripts there.
+    state: what holds the folders of detached jobs.
     """
 
     def __init__(self, room: Path) -> None:
         self.directory = room / "work"
         self.directory.mkdir()
+        self.state = room / "state"
         self.watch = Watch.begin(room)
         self._started: list[Running] = []
         self._opened: list[subprocess.Popen[bytes]] = []
@@ -239,6 +241,7 @@ class Launcher:
             **kept,
             "PATH": search,
             "TORCHINDUCTOR_CACHE_DIR": inductor,
+            "XDG_STATE_HOME": str(self.state),
             **self.watch.environment(),
         }
 

@@ -13,6 +13,7 @@ from hvdrun.cli.completion import answer_shell, join_words, list_completions
 from hvdrun.cli.program import main
 from hvdrun.options.table import COMPLETION_VARIABLE
 
+PROGRAMS = ["agent", "doctor", "stacks", "timeline", "token", "ps", "wait", "stop", "horovodrun", "torchrun"]
 AGENT = ["--join", "--token-file", "--slots", "--name", "--join-timeout", "-h", "--help"]
 
 
@@ -33,7 +34,7 @@ def complete(line: str) -> list[str]:
         ("hvdrun --wdir ", ["dir"]),
         ("hvdrun --blacklist-cooldown-range 10 ", []),
         ("hvdrun --blacklist-cooldown-range 10 20 --min-n", ["--min-np", "--min-num-proc"]),
-        ("hvdrun ", ["file", "agent", "doctor", "stacks", "timeline", "token", "horovodrun", "torchrun"]),
+        ("hvdrun ", ["file", *PROGRAMS]),
         ("hvdrun ag", ["file", "agent"]),
         ("hvdrun -v ag", ["file"]),
         ("hvdrun agent ", ["file"]),
@@ -49,6 +50,8 @@ def complete(line: str) -> list[str]:
         ("hvdrun agent --token-file ", ["file"]),
         ("hvdrun agent --slots 4 --j", ["--join", "--join-timeout"]),
         ("hvdrun doctor --js", ["--json"]),
+        ("hvdrun ps --a", ["--all"]),
+        ("hvdrun -np 2 ps --a", ["file"]),
         ("hvdrun timeline --js", ["--json"]),
         ("hvdrun doctor --hostf", ["--hostfile"]),
         ("hvdrun token --li", ["--lifetime"]),

@@ -1,18 +1,13 @@
 """A launcher collects where its workers are, and answers `hvdrun stacks` of its user."""
 
-import asyncio
-import json
 import os
-import socket
 from functools import partial
 
-import pytest
-
-from hvdrun.hangs import questions
 from hvdrun.hangs.collector import StackCollector
 from hvdrun.hangs.job_stacks import JobStacks
 from hvdrun.hangs.places import JobPlaces
-from hvdrun.hangs.questions import QuestionServer, SilentJobError, ask, list_jobs
+from hvdrun.jobs.questions import Question, ask, list_jobs
+from hvdrun.jobs.record import JobRecord
 from hvdrun.processes.background import in_thread
 from hvdrun.spec.stacks import Frame, Stack, WorkerStack, encode_stacks
 from rendezvous.core.model import Slot, Worker
@@ -50,7 +45,7 @@ def make_job(name: str) -> JobStacks:
         assert isinstance(order, AskStacks)
         job.note(host, Stacks(order.number, ANSWER))
 
-    job = JobStacks(name, ("python", "train.py"), send, lambda: ("a",), lambda: {B: 1, A: 0})
+    job = JobStacks(JobRecord(name, ("python", "train.py")), send, lambda: ("a",), lambda: {B: 1, A: 0})
     return job
 
 
@@ -60,8 +55,10 @@ async def test_a_job_answers_its_user() -> None:
     job = make_job(name)
     job.open()
     assert name in list_jobs()
-    document = await in_thread(partial(ask, name, 10.0))
+    document = await in_thread(partial(ask, name, Question.STACKS, 10.0))
+    record = await in_thread(partial(ask, name, Question.RECORD, 10.0))
     await job.close()
+    assert JobRecord.decode(record or "").command == ("python", "train.py")
     assert document is not None
     found = JobPlaces.decode(document)
     assert (found.job, found.pid, found.command) == (name, os.getpid(), "python train.py")
@@ -75,55 +72,22 @@ async def test_a_job_answers_its_user() -> None:
 
 @in_loop
 async def test_a_question_asks_for_native_frames() -> None:
-    async def answer(*, is_native: bool) -> str:
-        return json.dumps(is_native)
+    asked = []
+
+    def send(host: str, order: Order) -> None:
+        assert isinstance(order, AskStacks)
+        asked.append(order.native)
+        job.note(host, Stacks(order.number, ANSWER))
 
     name = make_name()
-    server = QuestionServer(name, answer)
-    server.open()
-    answers = [await in_thread(partial(ask, name, 10.0, is_native=native)) for native in (False, True)]
-    await server.close()
-    assert answers == ["false", "true"]
+    job = JobStacks(JobRecord(name, ()), send, lambda: ("a",), lambda: {A: 0})
+    job.open()
+    for question in (Question.STACKS, Question.NATIVE_STACKS):
+        assert await in_thread(partial(ask, name, question, 10.0)) is not None
+    await job.close()
+    assert asked == [False, True]
 
 
 @in_loop
 async def test_some_ranks_are_found_alone() -> None:
     assert [each.rank for each in await make_job(make_name()).find({1})] == [1]
-
-
-@in_loop
-async def test_another_user_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answer(*, is_native: bool) -> str:
-        return json.dumps(is_native)
-
-    name = make_name()
-    server = QuestionServer(name, answer)
-    server.open()
-    monkeypatch.setattr(questions, "_read_peer", lambda _: (1, 4321))
-    assert await in_thread(partial(ask, name, 10.0)) is None  # each side refuses the other
-    await server.close()
-
-
-def test_a_job_that_does_not_answer_is_named() -> None:
-    name = make_name()
-    with socket.socket(socket.AF_UNIX) as stopped:
-        stopped.bind(f"\0hvdrun-job/{os.geteuid()}/{name}")
-        stopped.listen()
-        with pytest.raises(SilentJobError) as caught:
-            ask(name, 0.01)
-    assert caught.value.pid == os.getpid()
-    assert ask(name, 0.01) is None  # the process has ended
-
-
-@in_loop
-async def test_a_second_server_of_a_name_does_without() -> None:
-    async def answer(*, is_native: bool) -> str:
-        await asyncio.sleep(0)
-        return json.dumps(is_native)
-
-    name = make_name()
-    servers = [QuestionServer(name, answer) for _ in range(2)]
-    for server in servers:
-        server.open()
-    for server in servers:
-        await server.close()

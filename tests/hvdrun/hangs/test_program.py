@@ -2,13 +2,16 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hvdrun.cli.program import main
 from hvdrun.hangs import program
 from hvdrun.hangs.places import JobPlaces, RankPlace, find_places, render
-from hvdrun.hangs.questions import SilentJobError
+from hvdrun.jobs import known
+from hvdrun.jobs.questions import Question, SilentJobError
+from hvdrun.jobs.record import JobRecord
 from hvdrun.spec.stacks import Frame, Stack, WorkerStack
 from rendezvous.core.model import Slot, Worker
 
@@ -76,19 +79,23 @@ def test_each_rank_has_a_place_or_a_reason() -> None:
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[JobPlaces]:
+def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[JobPlaces]:
     """The jobs that run on this machine."""
     jobs = [JOB]
 
-    def ask(name: str, _: float, *, is_native: bool = False) -> str | None:
+    def ask(name: str, question: Question, _: float) -> str | None:
         (job,) = (job for job in jobs if job.job == name)
         if not job.command:
             raise SilentJobError(job.pid)
-        if is_native:
+        if question is Question.RECORD:
+            return JobRecord(job.job, tuple(job.command.split()), begun=0.0).encode()
+        if question is Question.NATIVE_STACKS:
             job = replace(job, command="native")
         return job.encode() if job.pid else None
 
-    monkeypatch.setattr(program, "list_jobs", lambda: [job.job for job in jobs])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(known, "list_jobs", lambda: [job.job for job in jobs])
+    monkeypatch.setattr(known, "ask", ask)
     monkeypatch.setattr(program, "ask", ask)
     return jobs
 
@@ -116,19 +123,19 @@ def test_all_answers_are_a_success(jobs: list[JobPlaces], capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("running", "words", "code", "sentence"),
     [
-        ([], [], 1, "no job of this user runs on this machine: run hvdrun stacks where"),
-        ([JOB], ["dead"], 1, "no job dead of this user runs on this machine: run hvdrun stacks"),
+        ([], [], 69, "no job of this user is known on this machine: hvdrun ps --all"),
+        ([JOB], ["dead"], 69, "no job dead of this user is known on this machine: hvdrun ps --all"),
         (
             [JOB, JobPlaces("beef", 1, "x " * 90), JobPlaces("dead", 31, "")],
             [],
             2,
-            "c0ffee (python train.py), beef (x x x x x x x x x x x x x x x x x x ...), dead: name one, as in hvdrun",
+            "c0ffee (python train.py), beef (x x x x x x x x x x x x x x x x x x x x ...), dead: name one",
         ),
-        ([JobPlaces("beef", 0, "x")], [], 1, "no job beef of this user runs on this machine"),
+        ([JobPlaces("beef", 0, "x")], [], 69, "no job beef of this user is known on this machine"),
         (
             [JobPlaces("beef", 31, "")],
             [],
-            1,
+            69,
             "the job beef did not answer within 2 s: look whether its hvdrun, process 31",
         ),
         ([JOB], ["--jsn"], 2, "there is no option '--jsn': did you mean --json?"),
@@ -151,4 +158,4 @@ def test_help_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stacks", "--help"]) == 0
     page = capsys.readouterr().out
     assert "Usage: hvdrun stacks [OPTIONS] [JOB]" in page
-    assert "by the beginning of its name" in page
+    assert "the beginning of it, or `last`" in " ".join(page.split())

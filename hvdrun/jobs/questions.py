@@ -1,8 +1,8 @@
-"""How `hvdrun stacks` finds the jobs of its user on this machine, and asks them.
+"""How `hvdrun stacks`, `hvdrun ps` and others find the jobs of their user on this machine, and ask them.
 
 Each hvdrun listens at a Unix socket without a file (in Linux's abstract namespace), whose name has the user and the
 job. So it leaves nothing behind, however it ends. Each side asks the kernel for the other's user, since any user can
-take such a name, and can connect to it. A client sends one byte, its question, and reads one JSON document.
+take such a name, and can connect to it. A client sends a question, and reads one JSON document.
 """
 
 import asyncio
@@ -10,7 +10,8 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 
 from hvdrun.processes.background import cancel_and_wait, start_task
@@ -19,8 +20,16 @@ _CREDENTIALS = struct.Struct("3i")  # the kernel's ucred: pid, uid, gid
 _NAMES = Path("/proc/net/unix")
 _NAME_COLUMN = 7
 _CHUNK_BYTES = 64 * 1024
-_STACKS, _NATIVE_STACKS = b"s", b"n"
-_QUESTION_SECONDS = 5.0
+_QUESTION_BYTES = 64  # the longest
+_QUESTION_SECONDS = 1.0  # a client that sends nothing in this time has no question
+
+
+class Question(StrEnum):
+    """What a client may ask."""
+
+    RECORD = "record"  # what the job is
+    STACKS = "stacks"  # where its ranks are
+    NATIVE_STACKS = "native stacks"  # the same with frames of C and C++
 
 
 def _make_lead(user: int) -> str:
@@ -35,21 +44,21 @@ def _read_peer(connection: socket.socket) -> tuple[int, int]:
 
 
 class QuestionServer:
-    """Answers `hvdrun stacks`; belongs to one event loop.
+    """Answers the questions of its user; belongs to one event loop.
 
     Args:
         job: its name.
-        answer: makes the document; `is_native`: with frames of C and C++.
+        answers: make the documents.
     """
 
-    def __init__(self, job: str, answer: Callable[..., Awaitable[str]]) -> None:
+    def __init__(self, job: str, answers: Mapping[Question, Callable[[], Awaitable[str]]]) -> None:
         self._job = job
-        self._answer = answer
+        self._answers = answers
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Listen; on a system without such sockets `hvdrun stacks` finds no job."""
+        """Listen; on a system without such sockets nobody finds the job."""
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(f"\0{_make_lead(os.geteuid())}{self._job}")
@@ -72,20 +81,20 @@ class QuestionServer:
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):  # the client has gone, or no file can be opened
             connection, _ = listener.accept()
-            task = start_task(self._respond(connection), "answer hvdrun stacks", self._tasks)
+            task = start_task(self._respond(connection), "answer a question", self._tasks)
             task.add_done_callback(lambda _: connection.close())  # also if it never began
 
     async def _respond(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # the client has gone
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError, TimeoutError):  # the client has gone, or asks nothing
             connection.setblocking(False)  # noqa: FBT003 - socket's signature
             _, user = _read_peer(connection)
             if user not in {os.geteuid(), 0}:
                 return
-            loop = asyncio.get_running_loop()
-            async with asyncio.timeout(_QUESTION_SECONDS):
-                question = await loop.sock_recv(connection, 1)
-            document = await self._answer(is_native=question == _NATIVE_STACKS)
-            await loop.sock_sendall(connection, document.encode())
+            asked = await asyncio.wait_for(loop.sock_recv(connection, _QUESTION_BYTES), _QUESTION_SECONDS)
+            for question, answer in self._answers.items():
+                if asked == question.encode():
+                    await loop.sock_sendall(connection, (await answer()).encode())
 
 
 def list_jobs() -> list[str]:
@@ -100,6 +109,16 @@ def list_jobs() -> list[str]:
     return sorted(names)
 
 
+def find_launcher(job: str) -> int | None:
+    """The pid of the hvdrun of a job; None if it has ended, or is another user's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, contextlib.suppress(OSError):  # it has ended
+        connection.connect(f"\0{_make_lead(os.geteuid())}{job}")
+        pid, user = _read_peer(connection)
+        if user == os.geteuid():
+            return pid
+    return None
+
+
 class SilentJobError(Exception):
     """A job does not answer; pid: of its hvdrun, 0 if that is not known."""
 
@@ -108,10 +127,8 @@ class SilentJobError(Exception):
         self.pid = pid
 
 
-def ask(job: str, limit_seconds: float, *, is_native: bool = False) -> str | None:
+def ask(job: str, question: Question, limit_seconds: float) -> str | None:
     """The document of a job; None if it has ended, or is another user's.
-
-    is_native: with frames of C and C++.
 
     Raises:
         SilentJobError: it does not answer in time.
@@ -124,7 +141,7 @@ def ask(job: str, limit_seconds: float, *, is_native: bool = False) -> str | Non
             pid, user = _read_peer(connection)
             if user != os.geteuid():
                 return None
-            connection.sendall(_NATIVE_STACKS if is_native else _STACKS)
+            connection.sendall(question.encode())
             chunks = []
             while chunk := connection.recv(_CHUNK_BYTES):
                 chunks.append(chunk)

@@ -1,0 +1,165 @@
+"""Runs a job that the command line asks for: on this terminal, or in a session of its own."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hvdrun.cli.messages import BUG, INTERRUPTED, print_error, print_text, report
+from hvdrun.errors import HvdrunError
+from hvdrun.hosts.preparation import add_hosts, prepare
+from hvdrun.spec.command import LookupContext
+from hvdrun.spec.jobspec import JobSpec
+from rendezvous.core.messages import Level
+
+if TYPE_CHECKING:
+    from hvdrun.console import Console
+    from hvdrun.console.writer import Writer
+    from hvdrun.jobs.start import StartWatch
+
+
+LAST_WORDS_SECONDS = 5.0  # to write the output that is left after a launch that raised
+
+Launch = Callable[[JobSpec, "Console"], int]  # runs a job and returns its exit code
+
+
+def run(spec: JobSpec, launch: Launch | None) -> int:
+    """Run a job and return its exit code; the job has passed all checks that need no other host.
+
+    Raises:
+        HvdrunError: it cannot be launched.
+    """
+    hosts = len(spec.workers.hosts) > 1 or spec.discovers
+    spec, details = prepare(spec, LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable))
+    from hvdrun.processes.processes import name_job  # noqa: PLC0415 - only a job that will run pays for it
+
+    prepared = Prepared(spec, name_job(os.environ), details, has_several_hosts=hosts)
+    if spec.display.detach and not spec.display.dry_run:
+        return run_detached(prepared, launch)
+    return run_prepared(prepared, launch)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job that is ready to be launched.
+
+    name: of the job. details: the sentences that -v prints about it.
+    has_several_hosts: each line of its output names the host.
+    """
+
+    spec: JobSpec
+    name: str
+    details: tuple[str, ...]
+    has_several_hosts: bool
+
+
+def run_detached(prepared: Prepared, launch: Launch | None) -> int:
+    """Start a job in a session of its own, print its name when it has started, and return the exit code.
+
+    Raises:
+        HvdrunError: it cannot be launched, before it has an output of its own.
+    """
+    from hvdrun.jobs.detach import detach, refuse_detachment  # noqa: PLC0415 - few jobs are detached
+    from hvdrun.jobs.record import JobRecord  # noqa: PLC0415 - few jobs are detached
+    from hvdrun.jobs.start import StartWatch, expects_init  # noqa: PLC0415 - few jobs are detached
+
+    spec, display = prepared.spec, prepared.spec.display
+    refuse_detachment(os.environ)
+
+    def work(writer: "Writer", note_start: Callable[[], None]) -> int:
+        start = StartWatch(note_start, expects_init=expects_init(spec.workers.command, spec.workers.directory))
+        try:
+            return run_prepared(prepared, launch, writer, start)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - an error of hvdrun is reported as one
+            is_debug = display.least_level is Level.DEBUG
+            return report(error, with_traceback=is_debug, with_time=display.marks_times)
+
+    code = detach(JobRecord.of(prepared.name, spec), work, os.environ)
+    if code == 0:
+        if sys.stderr is not None and sys.stderr.isatty():
+            name = prepared.name
+            print_error(f"the job goes on: hvdrun wait {name} | stop {name}", with_time=False)
+        return print_text(prepared.name)
+    return code
+
+
+def run_prepared(
+    prepared: Prepared, launch: Launch | None, writer: "Writer | None" = None, start: "StartWatch | None" = None
+) -> int:
+    """Run a job and return its exit code.
+
+    Args:
+        prepared: the job.
+        launch: runs it; `hvdrun.job.launch` unless given.
+        writer: writes the output; a new one unless given.
+        start: is told how the start goes on.
+
+    Raises:
+        HvdrunError: it cannot be launched.
+    """
+    from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
+
+    spec, hosts = prepared.spec, prepared.has_several_hosts
+    display, size, elasticity = spec.display, spec.workers.size, spec.limits.elasticity
+    marks = Marks(ranks=display.marks_ranks, hosts=hosts, times=display.marks_times, horovod=display.marks_as_horovod)
+    console = Console(
+        level=display.least_level,
+        marks=marks,
+        job=prepared.name,
+        folds=size > 1 or elasticity is not None,
+        log_format=display.log_format,
+        writer=writer,
+    )
+    try:
+        if display.log_file is not None and not display.dry_run:
+            console.keep_log(display.log_file)
+        for remark in display.remarks:
+            console.notice(remark)
+        for detail in prepared.details:
+            console.verbose(detail)
+        if display.dry_run:
+            return print_text(describe(spec))
+        if display.output_folder is not None:
+            most = size
+            if elasticity is not None:
+                most = max(size, elasticity.max_size or 0)
+            console.keep_output(display.output_folder, most, size)
+        if launch is None:
+            from hvdrun import job  # noqa: PLC0415 - brings grpc and cryptography
+
+            launch = partial(job.launch, start=start)
+        return launch(spec, console)
+    except HvdrunError as error:
+        error.is_told = console.report(*error.lines)
+        raise
+    except Exception as error:
+        console.report(f"{BUG}: {type(error).__name__}: {error}", *traceback.format_exc().splitlines())
+        raise
+    finally:
+        console.end(LAST_WORDS_SECONDS)
+
+
+def describe(spec: JobSpec) -> str:
+    """The text of --dry-run. A discovery script runs once.
+
+    Raises:
+        HvdrunError: the job could not be started.
+    """
+    from hvdrun.cli.plan import make_plan, render_plan  # noqa: PLC0415 - brings what an agent needs
+
+    if spec.remote.joining is not None:
+        from hvdrun.joining.launcher import describe_joining  # noqa: PLC0415 - few jobs wait for agents
+
+        return describe_joining(spec, spec.remote.joining)
+    if spec.discovers:
+        from hvdrun.hosts.discovery_script import find_now  # noqa: PLC0415 - few jobs have a script
+
+        spec = add_hosts(
+            spec, find_now(spec), LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable)
+        )
+    return render_plan(make_plan(spec, os.environb))

@@ -1,0 +1,201 @@
+"""`hvdrun --detach`: the job runs in a session of its own, and this process only waits until it has started."""
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+from hvdrun.console.marks import read_local_clock
+from hvdrun.errors import LaunchError
+from hvdrun.jobs.errors import DetachRefusedError
+from hvdrun.jobs.folder import JobFolder
+from hvdrun.jobs.known import remove, remove_expired
+from hvdrun.jobs.log import LogWriter, Piece
+from hvdrun.jobs.places import FolderRefusedError, find_places
+from hvdrun.jobs.reader import LogReader
+from hvdrun.jobs.record import JobRecord
+from hvdrun.startup.process import end_process
+from rendezvous.bootstrap import JOB
+from rendezvous.core.outcome import SIGNAL_OFFSET
+from rendezvous.wire.orders import OutputStream
+
+_SCHEDULERS = {
+    "SLURM_JOB_ID": "Slurm keeps the job: submit a batch script (sbatch) with the same command without --detach",
+    "PBS_JOBID": "PBS keeps the job: submit a batch script (qsub) with the same command without --detach",
+    "LSB_JOBID": "LSF keeps the job: submit a batch script (bsub) with the same command without --detach",
+}
+_OWN_LINE = b"hvdrun: "
+_LOOK_SECONDS = 0.1  # between two looks whether hvdrun has said something
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM)
+_STREAMS = {1: OutputStream.STDOUT, 2: OutputStream.STDERR}
+
+Work = Callable[[LogWriter, Callable[[], None]], int]  # runs the job: its writer, what to call when it has started
+
+
+def refuse_detachment(environment: Mapping[str, str]) -> None:
+    """Refuse a job that would not outlive its terminal, or need not.
+
+    Raises:
+        DetachRefusedError: it is such a job.
+    """
+    for variable, reason in _SCHEDULERS.items():
+        if variable in environment:
+            raise DetachRefusedError(reason)
+    if JOB in environment:
+        raise DetachRefusedError(
+            "hvdrun runs in a worker of another job, which ends what its workers have started: leave it out"
+        )
+
+
+def detach(record: JobRecord, work: Work, environment: Mapping[str, str]) -> int:
+    """Start the job in a session of its own, and return when it has started: 0, or its exit code if it has failed.
+
+    Args:
+        record: of the job.
+        work: runs it, in a child of this process.
+        environment: of this process.
+
+    Raises:
+        LaunchError: there can be no folder for it.
+    """
+    places = find_places(environment)
+    places.create()
+    remove_expired(places)
+    folder = JobFolder(places.folders / record.job)
+    try:
+        folder.create(record)
+        places.note(record.job)
+    except OSError as error:
+        folder.remove()
+        raise FolderRefusedError(folder.path, f"cannot be written ({error.strerror})") from error
+    started, start = os.pipe()
+    kept = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    child = os.fork()
+    if not child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+        os.close(started)
+        _run(folder, start, work)
+    os.close(start)
+    with _passing_on(child, kept):
+        code = _await_start(folder, started, child)
+    if code:
+        remove(places, folder)  # all of it was shown
+    return code
+
+
+def _run(folder: JobFolder, start: int, work: Work) -> NoReturn:
+    """The child: run the job to its end."""
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+
+    def note_start() -> None:
+        nonlocal start
+        if start >= 0:
+            with suppress(OSError):  # nobody waits any more
+                os.write(start, b"1")
+            os.close(start)
+            start = -1
+
+    code = 1
+    try:
+        folder.lock()
+        writer = LogWriter(folder.path, _STREAMS, read_local_clock)
+        code = work(writer, note_start)
+        folder.end(code)
+    except OSError as error:
+        with suppress(OSError):  # nobody reads it
+            os.write(2, f"hvdrun: the folder {str(folder.path)!r} cannot be written: {error.strerror}\n".encode())
+        code = LaunchError.exit_code
+    finally:
+        end_process(code)
+
+
+@contextmanager
+def _passing_on(child: int, kept: set[int | signal.Signals]) -> Iterator[None]:
+    """Pass on what is typed to stop the job, as long as this process waits for its start."""
+
+    def pass_on(number: int, _: object) -> None:
+        os.kill(child, number)  # its pid stays its own until it is reaped
+
+    for number in _PASSED_ON:
+        signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+    try:
+        yield
+    finally:
+        for number in _PASSED_ON:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _await_start(folder: JobFolder, started: int, child: int) -> int:
+    """Wait until the job has started, or ended: 0, or the exit code of one that has failed."""
+    relay = _Relay(LogReader(folder.path))
+    poller = select.poll()
+    poller.register(started, select.POLLIN)
+    while not poller.poll(_LOOK_SECONDS * 1000):
+        relay.follow()
+    if os.read(started, 1):
+        relay.tell_own()
+        return 0
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        code = SIGNAL_OFFSET - code
+    if code:
+        relay.tell_all()
+    else:
+        relay.tell_own()
+    return code
+
+
+class _Relay:
+    """Shows what hvdrun says while the job starts; and all its output, if it fails.
+
+    Args:
+        reader: of the log.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._held: list[Piece] = []  # from the first output of a worker on, in order
+
+    def follow(self) -> None:
+        """Show what hvdrun has said before any worker has written."""
+        for piece in self._reader.read():
+            if self._held or not _is_own(piece):
+                self._held.append(piece)
+            else:
+                show(piece)
+
+    def tell_own(self) -> None:
+        """Show the rest of what hvdrun has said."""
+        self.follow()
+        for piece in filter(_is_own, self._held):
+            show(piece)
+
+    def tell_all(self) -> None:
+        """Show the rest of all output."""
+        self.follow()
+        for piece in self._held:
+            show(piece)
+
+
+def _is_own(piece: Piece) -> bool:
+    return piece.stream is OutputStream.STDERR and piece.data.startswith(_OWN_LINE)
+
+
+def show(piece: Piece) -> None:
+    """Write a piece to the stream that it came from.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    stream = sys.stdout if piece.stream is OutputStream.STDOUT else sys.stderr
+    if stream is not None:
+        stream.buffer.write(piece.data)
+        stream.buffer.flush()

@@ -1,0 +1,124 @@
+"""The errors of the programs that find a job: `hvdrun ps`, `hvdrun stacks` and others."""
+
+from typing import ClassVar
+
+from hvdrun.errors import HvdrunError, LaunchError
+
+END_UNKNOWN = 69  # EX_UNAVAILABLE of sysexits.h; a job may end with any code, and no part of hvdrun with this one
+
+
+class JobNotFoundError(HvdrunError):
+    """No such job of this user is known on this machine.
+
+    Cause: The job has ended, or its hvdrun runs on another machine, in another container, or for another user.
+    Remedy: `hvdrun ps --all` lists the jobs. Run it where hvdrun was started, as the user who started it.
+    """
+
+    exit_code: ClassVar[int] = END_UNKNOWN
+
+    def __init__(self, job: str) -> None:
+        super().__init__(
+            f"no {f'job {job}'.rstrip()} of this user is known on this machine: hvdrun ps --all lists the jobs; run it "
+            "where hvdrun was started, as the same user."
+        )
+
+
+class JobNotRespondingError(HvdrunError):
+    """The hvdrun of a job does not answer.
+
+    Cause: That process is stopped, or its machine is overloaded.
+    Remedy: `kill -CONT` with the number in the message.
+    """
+
+    exit_code: ClassVar[int] = END_UNKNOWN
+
+    def __init__(self, job: str, limit_seconds: float, pid: int) -> None:
+        super().__init__(
+            f"the job {job} did not answer within {limit_seconds:g} s: look whether its hvdrun, process {pid}, is "
+            f"stopped (kill -CONT {pid})."
+        )
+
+
+class JobElsewhereError(HvdrunError):
+    """A detached job has its launcher on another machine.
+
+    Cause: The home is shared, and hvdrun was started on another login node.
+    Remedy: Run the same command there.
+    """
+
+    exit_code: ClassVar[int] = END_UNKNOWN
+
+    def __init__(self, job: str, machine: str, command: str) -> None:
+        super().__init__(f"the job {job} was started on {machine}: run {command} there, as in ssh {machine} {command}.")
+
+
+class JobAttachedError(HvdrunError):
+    """A job without `--detach` keeps neither its output nor its end.
+
+    Cause: The job was started without `--detach`.
+    Remedy: See its terminal. Start the next one with `--detach`.
+    """
+
+    exit_code: ClassVar[int] = END_UNKNOWN
+
+    def __init__(self, job: str, thing: str) -> None:
+        super().__init__(f"the job {job} was started without --detach, and keeps no {thing}: see its terminal.")
+
+
+class LauncherLostError(HvdrunError):
+    """The launcher of a detached job was killed, and nobody knows the exit code.
+
+    Cause: `kill -9`, the kernel for want of memory, a logout where logind kills a user's processes, or a restart of the
+        machine.
+    Remedy: `hvdrun logs JOB` has the output until then. The agents have ended the workers.
+
+    Args:
+        how: what is known of the end, half a sentence.
+    """
+
+    exit_code: ClassVar[int] = END_UNKNOWN
+
+    def __init__(self, job: str, how: str) -> None:
+        super().__init__(
+            f"the launcher of the job {job} {how}: its exit code is not known. Its agents have ended the workers; "
+            f"hvdrun logs {job} has the output until then."
+        )
+
+
+class JobRunningError(HvdrunError):
+    """A job that runs cannot be removed.
+
+    Cause: The job runs.
+    Remedy: Stop it first, with `hvdrun stop JOB`.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"the job {job} runs: stop it first, with hvdrun stop {job}.")
+
+
+class OtherContainerError(HvdrunError):
+    """The launcher of a job is in another container of this machine.
+
+    Cause: The folder of the detached jobs is shared with another container.
+    Remedy: Run the command in that container.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"the launcher of the job {job} is in another container of this machine: stop the job there.")
+
+
+class DetachRefusedError(LaunchError):
+    """`--detach` cannot be used here.
+
+    Cause: A scheduler keeps the job, or hvdrun runs in a worker of another job.
+    Remedy: Leave `--detach` out. With a scheduler, submit a batch script.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"--detach is refused: {reason}.")

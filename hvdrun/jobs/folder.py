@@ -1,0 +1,143 @@
+"""The folder of a detached job: what the job is, its output, its lock and its end.
+
+The launcher holds a lock of POSIX, which ends with it, and which its children do not inherit; the kernel names the
+process that has it. So a folder without a lock and without an end is that of a launcher that was killed.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdrun.jobs.record import JobRecord
+
+KEPT_SECONDS = 30 * 24 * 3600.0
+KEPT_BYTES = 10**9
+_RECORD, _LOCK, _END = "job.json", "lock", "end.json"
+_FLOCK = struct.Struct("hhqqi4x")  # the kernel's: type, whence, start, length, pid
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How a job ended: hvdrun's exit code, and when, in seconds since 1970."""
+
+    exit_code: int
+    time: float
+
+
+class JobFolder:
+    """A folder whose name is that of its job."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = -1
+
+    @property
+    def job(self) -> str:
+        """The name of the job."""
+        return self.path.name
+
+    def create(self, record: JobRecord) -> None:
+        """Create it; it gets its name once it is locked.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        self._hidden.mkdir(mode=0o700)
+        _write(self._hidden / _RECORD, record.encode())
+        (self._hidden / _LOCK).touch(mode=0o600)
+
+    def lock(self) -> None:
+        """Lock it for this process, until that ends.
+
+        Raises:
+            OSError: that cannot be done.
+        """
+        self._lock = os.open(self._hidden / _LOCK, os.O_RDWR)
+        fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._hidden.rename(self.path)
+
+    def end(self, exit_code: int) -> None:
+        """The job has ended, and all its output is written."""
+        with suppress(OSError):  # the disk is full: the end is unknown then
+            _write(self.path / _END, json.dumps({"exit_code": exit_code, "time": time.time()}))
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        for path in (self.path, self._hidden):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def read_record(self) -> JobRecord | None:
+        """What the job is; None where that cannot be read."""
+        with suppress(OSError, ValueError, TypeError):  # it was removed meanwhile, or is damaged
+            return JobRecord.decode((self.path / _RECORD).read_text(encoding="utf-8"))
+        return None
+
+    def read_end(self) -> JobEnd | None:
+        """How the job ended; None while it runs, and where nobody knows."""
+        with suppress(OSError, ValueError, KeyError, TypeError):  # there is none
+            found = json.loads((self.path / _END).read_text(encoding="utf-8"))
+            return JobEnd(int(found["exit_code"]), float(found["time"]))
+        return None
+
+    def find_launcher(self) -> int | None:
+        """The pid of the launcher; 0 where it is in another container; None where it has ended."""
+        with suppress(OSError):  # it was removed meanwhile
+            descriptor = os.open(self.path / _LOCK, os.O_RDWR)
+            try:
+                asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+                kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+            finally:
+                os.close(descriptor)
+            if kind != fcntl.F_UNLCK:
+                return max(int(pid), 0)
+        return None
+
+    def count_bytes(self) -> int:
+        """How much of the disk it takes."""
+        with suppress(OSError):  # a part was removed meanwhile
+            return sum(entry.stat().st_size for entry in os.scandir(self.path))
+        return 0
+
+    def last_change(self) -> float:
+        """When something was written last, in seconds since 1970."""
+        with suppress(OSError, ValueError):  # a part was removed meanwhile
+            return max(entry.stat().st_mtime for entry in os.scandir(self.path))
+        return 0.0
+
+    @property
+    def _hidden(self) -> Path:
+        return self.path.with_name(f".{self.path.name}")
+
+
+def list_folders(place: Path) -> Iterator[JobFolder]:
+    """The folders of jobs in this place."""
+    with suppress(OSError):  # there are none
+        for entry in os.scandir(place):
+            if not entry.name.startswith("."):
+                yield JobFolder(Path(entry.path))
+
+
+def list_expired(place: Path, now: float) -> Iterator[JobFolder]:
+    """The folders of ended jobs that are older than KEPT_SECONDS, or make all take more than KEPT_BYTES."""
+    ended = [folder for folder in list_folders(place) if folder.find_launcher() is None]
+    size = 0
+    for folder in sorted(ended, key=JobFolder.last_change, reverse=True):
+        size += folder.count_bytes()
+        if size > KEPT_BYTES or now - folder.last_change() > KEPT_SECONDS:
+            yield folder
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file as a whole, or not at all."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fresh.touch(mode=0o600)
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)

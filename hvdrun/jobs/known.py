@@ -1,0 +1,147 @@
+"""The jobs of this user that are known on this machine: those that run, and the detached ones that have ended."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hvdrun.errors import UsageError
+from hvdrun.jobs.errors import JobNotFoundError
+from hvdrun.jobs.folder import JobFolder, list_expired, list_folders
+from hvdrun.jobs.places import Places, find_places
+from hvdrun.jobs.questions import Question, SilentJobError, ask, find_launcher, list_jobs
+from hvdrun.jobs.record import JobRecord, join_words
+
+LAST = "last"
+_ANSWER_SECONDS = 1.0
+_NAMED_JOBS = 8  # that a sentence names
+_COMMAND_WIDTH = 40
+
+
+class JobState(StrEnum):
+    """How a job is."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    LOST = "lost"  # its launcher was killed
+    ELSEWHERE = "elsewhere"  # on another machine, which knows more
+
+
+@dataclass(frozen=True, slots=True)
+class KnownJob:
+    """A job.
+
+    folder: of a detached job; None for another one.
+    pid: of its launcher; 0 where it is in another container; None where it has ended.
+    exit_code: hvdrun's; None while it runs, and where nobody knows.
+    ended: when it ended, in seconds since 1970; of a lost job, when it wrote last.
+    """
+
+    record: JobRecord
+    state: JobState
+    folder: JobFolder | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    ended: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.record.job
+
+    def describe(self) -> str:
+        """The job's name, with the first words of the command."""
+        words = join_words(self.record.command)
+        if not words:
+            return self.name
+        return f"{self.name} ({words if len(words) <= _COMMAND_WIDTH else f'{words[:_COMMAND_WIDTH].rstrip()} ...'})"
+
+
+def look_at(folder: JobFolder) -> KnownJob | None:
+    """How a detached job is now; None if it was removed."""
+    record = folder.read_record()
+    if record is None:
+        return None
+    pid = folder.find_launcher()
+    if (end := folder.read_end()) is not None:
+        return KnownJob(record, JobState.ENDED, folder, None, end.exit_code, end.time)
+    if pid is not None:
+        return KnownJob(record, JobState.RUNNING, folder, pid)
+    if (end := folder.read_end()) is not None:  # between the two looks
+        return KnownJob(record, JobState.ENDED, folder, None, end.exit_code, end.time)
+    return KnownJob(record, JobState.LOST, folder, None, None, folder.last_change())
+
+
+def find_jobs(environment: Mapping[str, str] = os.environ) -> list[KnownJob]:
+    """All jobs, in the order in which they began."""
+    places = find_places(environment)
+    detached = list(_find_detached(places))
+    names = {job.name for job in detached}
+    attached = [job for name in list_jobs() if name not in names and (job := _ask(name)) is not None]
+    elsewhere = [
+        KnownJob(JobRecord(job, (), begun=begun, machine=machine, boot="", is_detached=True), JobState.ELSEWHERE)
+        for job, machine, begun in places.list_elsewhere()
+    ]
+    return sorted([*detached, *attached, *elsewhere], key=lambda job: job.record.begun)
+
+
+def _find_detached(places: Places) -> Iterator[KnownJob]:
+    if places.is_safe():
+        for folder in list_folders(places.folders):
+            if (job := look_at(folder)) is not None:
+                yield job
+
+
+def _ask(name: str) -> KnownJob | None:
+    """A job without a folder; None if it has ended, or is another user's."""
+    try:
+        document = ask(name, Question.RECORD, _ANSWER_SECONDS)
+        if document is None:
+            return None
+        record = JobRecord.decode(document)
+    except SilentJobError as error:
+        return KnownJob(JobRecord(name, ()), JobState.RUNNING, pid=error.pid or None)
+    except (ValueError, TypeError):  # a hvdrun of another version
+        record = JobRecord(name, ())
+    return KnownJob(record, JobState.RUNNING, pid=find_launcher(name))
+
+
+def choose(name: str, jobs: Sequence[KnownJob], example: str) -> KnownJob:
+    """The job that is meant.
+
+    Args:
+        name: the beginning of its name, or `last`; "" for the only one that runs.
+        jobs: those that may be meant, in the order in which they began.
+        example: the words before a name, for the error.
+
+    Raises:
+        JobNotFoundError, UsageError: there is none, or there are several.
+    """
+    if name == LAST:
+        meant = [job for job in jobs if job.state is not JobState.ELSEWHERE][-1:]
+    elif name:
+        meant = [job for job in jobs if job.name == name] or [job for job in jobs if job.name.startswith(name)]
+    else:
+        meant = [job for job in jobs if job.state is JobState.RUNNING]
+    if not meant:
+        raise JobNotFoundError(name)
+    if len(meant) > 1:
+        listed = ", ".join(job.describe() for job in meant[-_NAMED_JOBS:])
+        kind = f"jobs begin with {name}" if name else "jobs run on this machine"
+        raise UsageError(f"{len(meant)} {kind}: {listed}: name one, as in {example} {meant[-1].name}.")
+    return meant[0]
+
+
+def remove_expired(places: Places) -> None:
+    """Remove the folders of jobs that have ended long ago, or are too many."""
+    for folder in list_expired(places.folders, time.time()):
+        remove(places, folder)
+
+
+def remove(places: Places, folder: JobFolder) -> None:
+    """Remove what is kept of a job that has ended."""
+    folder.remove()
+    with suppress(OSError):  # another machine has the file
+        places.forget(folder.job)

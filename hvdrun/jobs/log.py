@@ -1,0 +1,135 @@
+"""The output of a detached job, in files of a form that log collectors know: that of Kubernetes' container runtimes.
+
+Each line has the time, the stream, F or P, and the text: `2026-01-31T03:44:51.530012Z stdout F [0] step 7`. P is for a
+text that does not end its line. So the bytes are kept as they are. What other code of the process has written there, as
+a traceback, has no such beginning, and counts as standard error.
+
+The files are `log.1`, `log.2` and so on. When one has LOG_BYTES the next one begins, and only the last KEPT_LOGS stay.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hvdrun.console.marks import STREAM_NAMES
+from hvdrun.console.writer import Writer
+from rendezvous.wire.orders import OutputStream
+
+LOG_BYTES = 16 * 1024 * 1024
+KEPT_LOGS = 8
+_LINE = re.compile(rb"\S+Z (?P<stream>stdout|stderr) (?P<kind>[FP]) (?P<text>.*)", re.DOTALL)
+_STREAMS = {name.encode(): stream for stream, name in STREAM_NAMES.items()}
+_MODE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
+
+def frame(stream: OutputStream, data: bytes, now: datetime) -> bytes:
+    """The lines of the log for these bytes."""
+    lead = f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z {STREAM_NAMES[stream]} ".encode()
+    framed = []
+    for line in _split(data):
+        if line.endswith(b"\n"):
+            framed.append(lead + b"F " + line)
+        else:
+            framed.append(lead + b"P " + line + b"\n")
+    return b"".join(framed)
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    """The lines, which only a line feed ends."""
+    *lines, rest = data.split(b"\n")
+    yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of a stream; the last ones of a line, unless the line goes on."""
+
+    stream: OutputStream
+    data: bytes
+
+
+def read_line(line: bytes) -> Piece:
+    """The bytes that a line of the log has; it ends with its line feed."""
+    match = _LINE.fullmatch(line.removesuffix(b"\n"))
+    if match is None:
+        return Piece(OutputStream.STDERR, line)
+    end = b"\n" if match["kind"] == b"F" else b""
+    return Piece(_STREAMS[match["stream"]], match["text"] + end)
+
+
+def name_log(folder: Path, number: int) -> Path:
+    """The path of a file of the log."""
+    return folder / f"log.{number}"
+
+
+def list_logs(folder: Path) -> list[int]:
+    """The numbers of the files that are there, in their order."""
+    with suppress(OSError):  # the folder was removed
+        names = (entry.name.partition("log.")[2] for entry in os.scandir(folder))
+        return sorted(int(name) for name in names if name.isdecimal())
+    return []
+
+
+class LogWriter(Writer):
+    """Writes the streams of hvdrun into the files of the log.
+
+    Args:
+        folder: of the files; it has none yet.
+        descriptors: of hvdrun's streams; they are the file from now on.
+        clock: the time.
+        most_bytes: of a file.
+        kept: how many files stay.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        descriptors: dict[int, OutputStream],
+        clock: Callable[[], datetime],
+        *,
+        most_bytes: int = LOG_BYTES,
+        kept: int = KEPT_LOGS,
+    ) -> None:
+        super().__init__()
+        self._folder = folder
+        self._streams = descriptors
+        self._clock = clock
+        self._most_bytes = most_bytes
+        self._kept = kept
+        self._number = 0
+        self._begin_file()
+
+    def put(self, descriptor: int, data: bytes) -> bool:
+        """See `Writer`."""
+        stream = self._streams.get(descriptor)
+        if stream is not None and data:
+            data = frame(stream, data, self._clock())
+        return super().put(descriptor, data)
+
+    def _write(self, descriptor: int, data: bytes, wake: int) -> bool:
+        """Begin a file where the last one is full."""
+        if descriptor in self._streams:
+            with suppress(OSError):  # the disk is full: the old file goes on
+                if os.fstat(descriptor).st_size >= self._most_bytes:
+                    self._begin_file()
+        return super()._write(descriptor, data, wake)
+
+    def _begin_file(self) -> None:
+        path = name_log(self._folder, self._number + 1)
+        fresh = os.open(path, _MODE, 0o600)
+        self._number += 1
+        dropped = self._number - self._kept  # the newest file that does not stay
+        if dropped > 0:
+            text = f"hvdrun: the log begins here: of {self._number} files the last {self._kept} are kept.\n".encode()
+            os.write(fresh, frame(OutputStream.STDERR, text, self._clock()))
+        for descriptor in self._streams:
+            os.dup2(fresh, descriptor)
+        os.close(fresh)
+        if dropped > 0:
+            name_log(self._folder, dropped).unlink(missing_ok=True)

@@ -1,0 +1,110 @@
+"""Reads the log of a detached job, while it grows and while its files change."""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from hvdrun.jobs.log import Piece, list_logs, name_log, read_line
+from rendezvous.wire.orders import OutputStream
+
+_CHUNK_BYTES = 256 * 1024
+_MARK = re.compile(rb"(?:\d{4}-\d\d-\d\dT[\d:.]+ )?\[(?P<ranks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)(?:@[^\]]*)?\] ")
+
+
+class LogReader:
+    """Gives each piece once, in order, over the files of the log.
+
+    Args:
+        folder: of the job.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+        self._file: BinaryIO | None = None
+        self._rest = b""  # the beginning of a line that is not complete
+
+    def skip_to(self, last_bytes: int) -> bool:
+        """Begin with the first whole line of the last so many bytes; whether something was left out."""
+        numbers = list_logs(self._folder)
+        while numbers and last_bytes > 0:
+            self._open(numbers.pop())
+            if self._file is None:
+                continue
+            size = self._file.seek(0, 2)
+            self._file.seek(max(0, size - last_bytes))
+            if size > last_bytes:
+                self._file.readline()
+                return True
+            last_bytes -= size
+        return bool(numbers)
+
+    def read(self) -> Iterator[Piece]:
+        """What has come since the last call."""
+        while True:
+            if self._file is not None:
+                yield from self._read_file(self._file)
+            following = next((number for number in list_logs(self._folder) if number > self._number), None)
+            if following is None:
+                return
+            if self._file is not None:
+                yield from self._read_file(self._file)  # what was written before the next file began
+                if self._rest:
+                    yield Piece(OutputStream.STDERR, self._rest)
+            dropped = following - self._number - 1
+            if dropped > 0 and self._file is not None:
+                text = f"hvdrun: {dropped} files of the log were dropped before they were read.\n"
+                yield Piece(OutputStream.STDERR, text.encode())
+            self._open(following)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self, number: int) -> None:
+        self.close()
+        self._number, self._rest = number, b""
+        with suppress(FileNotFoundError):  # it was dropped
+            self._file = name_log(self._folder, number).open("rb")
+
+    def _read_file(self, file: BinaryIO) -> Iterator[Piece]:
+        while chunk := file.read(_CHUNK_BYTES):
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                yield read_line(line + b"\n")
+
+
+class RankFilter:
+    """The lines of one rank, told by the marks before them.
+
+    Args:
+        rank: whose lines pass.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._begun = b""
+
+    def take(self, piece: Piece) -> Iterator[Piece]:
+        """The line that the piece completes, if it is one of the rank."""
+        self._begun += piece.data
+        if piece.data.endswith(b"\n"):
+            line, self._begun = self._begun, b""
+            if self._rank in read_ranks(line):
+                yield Piece(piece.stream, line)
+
+
+def read_ranks(line: bytes) -> set[int]:
+    """The ranks that a line's mark names, as `[3]`, `[3@server1]` or `[0-6,9]`."""
+    match = _MARK.match(line)
+    if match is None:
+        return set()
+    ranks: set[int] = set()
+    for run in match["ranks"].split(b","):
+        first, _, last = run.partition(b"-")
+        ranks.update(range(int(first), int(last or first) + 1))
+    return ranks

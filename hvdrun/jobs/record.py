@@ -1,0 +1,89 @@
+"""What is known of a job from its start on: a plain value, and its JSON."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.redaction import redact_command
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_boot() -> str:
+    """Which start of this machine it is; "" where the kernel does not tell."""
+    with suppress(OSError):  # procfs is not complete, as in some containers
+        return _BOOT.read_text(encoding="ascii").strip()
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job of this user.
+
+    job: its name. command: its words, without secrets.
+    size: how many workers it starts with. hosts: where, as far as they were named.
+    begun: when hvdrun began, in seconds since 1970.
+    machine: that of hvdrun; boot: which start of it.
+    is_detached: it outlives its terminal, and its output is in its folder.
+    marks_ranks: each line of the output begins with its rank.
+    """
+
+    job: str
+    command: tuple[str, ...]
+    size: int = 1
+    hosts: tuple[str, ...] = ()
+    begun: float = field(default_factory=time.time)
+    machine: str = field(default_factory=lambda: os.uname().nodename)
+    boot: str = field(default_factory=read_boot)
+    is_detached: bool = False
+    marks_ranks: bool = True
+
+    @classmethod
+    def of(cls, job: str, spec: JobSpec) -> Self:
+        """The record of a job that begins now."""
+        workers = spec.workers
+        return cls(
+            job,
+            tuple(redact_command(workers.command)),
+            workers.size,
+            tuple(host.name for host in workers.hosts),
+            is_detached=spec.display.detach,
+            marks_ranks=spec.display.marks_ranks,
+        )
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        """The hvdrun of the job runs, or ran, on this machine."""
+        return self.machine == os.uname().nodename
+
+    @property
+    def has_lost_its_machine(self) -> bool:
+        """The machine has been started again since then."""
+        return self.is_of_this_machine and self.boot != read_boot()
+
+    def encode(self) -> str:
+        """As one JSON document."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, document: str) -> Self:
+        """The record in a JSON document; fields of a newer hvdrun are dropped.
+
+        Raises:
+            ValueError, TypeError: there is none in it.
+        """
+        known = {each.name for each in fields(cls)}
+        found: dict[str, Any] = {name: value for name, value in dict(json.loads(document)).items() if name in known}
+        lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
+        return cls(**{**found, **lists})
+
+
+def join_words(command: Sequence[str]) -> str:
+    """A command in one line."""
+    return " ".join(" ".join(command).split())

@@ -1,0 +1,62 @@
+"""When a job has started: all its workers have joined, or, of a program that never joins, all its processes run."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from hvdrun.processes.python_command import list_sources, names_hvd, parse
+from hvdrun.startup.paths import open_regular
+from rendezvous.core.model import Worker
+from rendezvous.core.state import State
+
+_PERIOD_SECONDS = 0.05
+
+
+class StartWatch:
+    """Calls once, when the job has started.
+
+    Args:
+        note: is called then; None where nobody waits.
+        expects_init: the program names a package with `init()`.
+    """
+
+    def __init__(self, note: Callable[[], None] | None = None, *, expects_init: bool = False) -> None:
+        self._note = note
+        self._expects_init = expects_init
+        self._running: set[Worker] = set()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Somebody waits, and the job has not started yet."""
+        return self._note is not None
+
+    async def run(self, look: Callable[[], State]) -> None:
+        """Look at the state of the job until it has started."""
+        while self.is_awaited:
+            self.look(look())
+            await asyncio.sleep(_PERIOD_SECONDS)
+
+    def note_running(self, worker: Worker) -> None:
+        """A worker's process runs."""
+        self._running.add(worker)
+
+    def look(self, state: State) -> None:
+        """The job has this state now."""
+        if self._note is None or state.outcome is not None:
+            return
+        all_run = 0 < len(state.workers) <= len(self._running)
+        if state.generation is not None or (all_run and not self._expects_init and not state.waiting):
+            self._note()
+            self._note = None
+
+
+def expects_init(command: tuple[str, ...], directory: Path) -> bool:
+    """Whether the source of a Python command names a package with `init()`, as far as this machine has it."""
+    python = parse(command)
+    if python is None:
+        return False
+    for source in list_sources(python):
+        with suppress(OSError), open_regular(directory / source) as file:  # it lies elsewhere
+            return names_hvd(file.read())
+    return False

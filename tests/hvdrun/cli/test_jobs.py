@@ -1,0 +1,169 @@
+"""The programs that find a job by its name, on folders without a job."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvdrun.cli.program import main
+from hvdrun.jobs import known, places
+from hvdrun.jobs.folder import JobFolder
+from hvdrun.jobs.questions import SilentJobError
+from hvdrun.jobs.record import JobRecord
+from hvdrun.options.programs import JOB_PROGRAMS
+from tests.hvdrun.jobs.detached import holding, make_folder
+from tests.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the folders are; no other job runs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(known, "list_jobs", list)
+    folder = tmp_path / "hvdrun"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.fixture
+def running(place: Path) -> Iterator[JobFolder]:
+    """A job whose launcher does nothing."""
+    folder = JobFolder(place / "feed")
+    folder.create(JobRecord("feed", ("sleep", "9"), 3, is_detached=True, begun=time.time()))
+    with holding(folder):
+        yield folder
+
+
+@pytest.mark.usefixtures("running")
+def test_ps_lists_what_runs_and_what_has_ended(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_folder(place, "beef", 7, begun=time.time() - 100)
+    make_folder(place, "dead", begun=time.time() - 50)
+    assert main(["ps"]) == 0
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["JOB", "STATE", "BEGUN", "TIME", "WORKERS", "COMMAND"]
+    assert [row.split()[:2] for row in rows] == [["beef", "exit"], ["dead", "lost"], ["feed", "running"]]
+    assert rows[0].split()[2] == "7"
+    assert rows[0].endswith("1 min 40 s  2        python train.py")
+
+
+def test_ps_leaves_out_what_has_ended_long_ago(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(place, "beef", 0)
+    (folder.path / "end.json").write_text('{"exit_code": 0, "time": 100}')
+    assert main(["ps", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "jobs": []}
+    assert main(["ps", "--all", "--json"]) == 0
+    (job,) = json.loads(capsys.readouterr().out)["jobs"]
+    assert (job["job"], job["state"], job["exit_code"], job["is_detached"]) == ("beef", "ended", 0, True)
+
+
+def test_ps_names_the_machine_of_a_job_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = places.Places(tmp_path / "local", tmp_path / "names")
+    own.create()
+    (tmp_path / "names" / "beef@login2").touch()
+    monkeypatch.setattr(known, "find_places", lambda _: own)
+    assert main(["ps"]) == 0
+    assert "beef  on login2" in capsys.readouterr().out
+    assert main(["wait", "be"]) == 69
+    assert "run hvdrun wait beef there, as in ssh login2 hvdrun wait beef." in capsys.readouterr().err
+
+
+def test_an_attached_job_keeps_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(known, "list_jobs", lambda: ["c0ffee", "f00d", "old"])
+
+    def ask(name: str, *_: object) -> str:
+        if name == "f00d":
+            raise SilentJobError(1)
+        return JobRecord(name, ("sleep", "9")).encode() if name == "c0ffee" else "{}"
+
+    monkeypatch.setattr(known, "ask", ask)
+    assert main(["ps"]) == 0
+    assert [row.split()[1] for row in capsys.readouterr().out.splitlines()[1:]] == ["attached"] * 3
+    assert main(["wait", "c0"]) == 69
+    assert "was started without --detach, and keeps no exit code: see its terminal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 130, 143])
+def test_wait_ends_with_the_code_of_the_job(place: Path, code: int) -> None:
+    make_folder(place, "c0ffee", code)
+    assert main(["wait", "c0"]) == code
+
+
+def test_the_last_job_is_the_one_that_began_last(place: Path) -> None:
+    make_folder(place, "a0", 3, begun=30.0)
+    make_folder(place, "b0", 4, begun=20.0)
+    assert main(["wait", "last"]) == 3
+
+
+def test_wait_waits_for_the_end(running: JobFolder) -> None:
+    threading.Timer(0.3, running.end, (9,)).start()
+    assert main(["wait"]) == 9
+
+
+def test_an_end_that_nobody_knows_has_a_code_of_its_own(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_folder(place, "c0ffee")
+    for name in ("wait", "stop"):
+        assert main([name, "c0ffee"]) == 69
+        said = capsys.readouterr().err
+        assert said.startswith("hvdrun: the launcher of the job c0ffee was killed; it wrote last at 20")
+        assert "its exit code is not known" in said
+
+
+def test_a_restarted_machine_is_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(place, "c0ffee")
+    record = JobRecord("c0ffee", ("true",), boot="another", is_detached=True)
+    (folder.path / "job.json").write_text(record.encode())
+    assert main(["wait", "c0ffee"]) == 69
+    assert "ended with its machine, which has been started again" in capsys.readouterr().err
+
+
+def test_a_job_that_is_not_known_has_the_same_code(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["wait", "c0ffee"]) == 69
+    assert "no job c0ffee of this user is known" in capsys.readouterr().err
+    make_folder(place, "c0ffee", 1)
+    make_folder(place, "c0de", 1)
+    assert main(["wait", "c0"]) == 2
+    assert "2 jobs begin with c0: c0" in capsys.readouterr().err
+    assert main(["wait"]) == 69  # none runs
+
+
+def test_ctrl_c_leaves_the_job(running: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert main(["wait", "feed"]) == 130
+    assert "the job feed goes on: hvdrun stop feed stops it" in capsys.readouterr().err
+    assert running.find_launcher()
+
+
+def test_stop_returns_when_the_launcher_has_ended(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = JobFolder(place / "feed")
+    folder.create(JobRecord("feed", ("sleep", "9"), is_detached=True))
+    with holding(folder):
+        assert main(["stop"]) == 0
+        wait_until(lambda: folder.find_launcher() is None, "the launcher to end")
+    assert "stopping the job feed; hvdrun stop feed again ends it at once" in capsys.readouterr().err
+
+
+def test_stop_of_an_ended_job_says_its_end(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_folder(place, "c0ffee", 3)
+    assert main(["stop", "c0ffee"]) == 0
+    assert "has ended already, with exit code 3" in capsys.readouterr().err
+
+
+def test_a_launcher_of_another_container_is_not_signalled(
+    running: JobFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(JobFolder, "find_launcher", lambda _: 0)
+    assert main(["stop", running.job]) == 1
+    assert "is in another container of this machine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", list(JOB_PROGRAMS))
+def test_each_program_has_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"Usage: hvdrun {name} [OPTIONS]" in capsys.readouterr().out

@@ -1,0 +1,165 @@
+"""The log of a detached job: its bytes are kept, its files change at a size, and a reader loses nothing."""
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hvdrun.jobs.log import LogWriter, Piece, frame, list_logs, name_log, read_line
+from hvdrun.jobs.reader import LogReader, RankFilter, read_ranks
+from rendezvous.wire.orders import OutputStream
+
+NOW = datetime(2026, 1, 31, 3, 44, 51, 530012, tzinfo=UTC)
+OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR
+
+
+def read_all(reader: LogReader) -> dict[OutputStream, bytes]:
+    found = {OUT: b"", ERR: b""}
+    for piece in reader.read():
+        found[piece.stream] += piece.data
+    return found
+
+
+@pytest.mark.parametrize(
+    "data", [b"[0] step 7\n", b"no end", b"\n", b"a\n\nb\n", b"10%\r20%\r\n", b"\xff\x00 P F stdout\n", b"a\r"]
+)
+@pytest.mark.parametrize("stream", [OUT, ERR])
+def test_bytes_come_back_as_they_were(data: bytes, stream: OutputStream) -> None:
+    framed = frame(stream, data, NOW)
+    pieces = [read_line(line + b"\n") for line in framed.split(b"\n")[:-1]]
+    assert b"".join(piece.data for piece in pieces) == data
+    assert {piece.stream for piece in pieces} == {stream}
+
+
+def test_the_form_is_that_of_container_runtimes() -> None:
+    assert frame(OUT, b"[0] step 7\n[0] st", NOW) == (
+        b"2026-01-31T03:44:51.530012Z stdout F [0] step 7\n2026-01-31T03:44:51.530012Z stdout P [0] st\n"
+    )
+
+
+def test_a_line_of_another_form_is_an_error() -> None:
+    assert read_line(b"Fatal Python error\n") == Piece(ERR, b"Fatal Python error\n")
+
+
+@pytest.fixture
+def descriptors(tmp_path: Path) -> Iterator[dict[int, OutputStream]]:
+    """Descriptors that a log may take."""
+    numbers = [os.open(tmp_path / name, os.O_WRONLY | os.O_CREAT) for name in ("first", "second")]
+    yield dict(zip(numbers, (OUT, ERR), strict=True))
+    for number in numbers:
+        os.close(number)
+
+
+def read_once(folder: Path) -> dict[OutputStream, bytes]:
+    with closing(LogReader(folder)) as reader:
+        return read_all(reader)
+
+
+def make_writer(folder: Path, descriptors: dict[int, OutputStream], most_bytes: int, kept: int) -> LogWriter:
+    folder.mkdir()
+    return LogWriter(folder, descriptors, lambda: NOW, most_bytes=most_bytes, kept=kept)
+
+
+def test_a_reader_follows_over_all_files_without_hole_or_double(
+    tmp_path: Path, descriptors: dict[int, OutputStream]
+) -> None:
+    folder = tmp_path / "job"
+    writer = make_writer(folder, descriptors, most_bytes=600, kept=1000)
+    reader = LogReader(folder)
+    chance = random.Random(1)  # noqa: S311 - a story, not a secret
+    written, found = {OUT: b"", ERR: b""}, {OUT: b"", ERR: b""}
+    for number in range(400):
+        descriptor = chance.choice(list(descriptors))
+        data = b"%d:" % number + b"x" * chance.randrange(60) + chance.choice([b"\n", b"", b"\r", b"\nab"])
+        written[descriptors[descriptor]] += data
+        writer.put(descriptor, data)
+        if chance.random() < 0.3:
+            for stream, more in read_all(reader).items():
+                found[stream] += more
+    assert writer.end(None)
+    for stream, more in read_all(reader).items():
+        found[stream] += more
+    assert found == written
+    assert len(list_logs(folder)) > 1
+    reader.close()
+
+
+def test_old_files_are_dropped_and_the_log_says_it(tmp_path: Path, descriptors: dict[int, OutputStream]) -> None:
+    folder = tmp_path / "job"
+    writer = make_writer(folder, descriptors, most_bytes=1, kept=2)
+    out = next(iter(descriptors))
+    slow = LogReader(folder)
+    writer.put(out, b"0\n")
+    while read_all(slow)[OUT] != b"0\n":
+        pass
+    for number in range(1, 6):
+        writer.put(out, b"%d\n" % number)
+        while writer.is_behind:
+            pass
+    assert writer.end(None)
+    assert list_logs(folder) == [5, 6]
+    said = read_once(folder)
+    assert said[OUT] == b"4\n5\n"
+    assert b"hvdrun: the log begins here: of 5 files the last 2 are kept.\n" in said[ERR]
+    assert b"hvdrun: 3 files of the log were dropped before they were read.\n" in read_all(slow)[ERR]
+    slow.close()
+
+
+def test_bytes_past_the_writer_are_kept_as_errors(tmp_path: Path, descriptors: dict[int, OutputStream]) -> None:
+    folder = tmp_path / "job"
+    writer = make_writer(folder, descriptors, most_bytes=1000, kept=2)
+    _, err = descriptors
+    assert writer.end(None)
+    with open(err, "wb", closefd=False) as raw:
+        raw.write(b"hvdrun: the command was not found\nno end")
+    reader = LogReader(folder)
+    assert read_all(reader)[ERR] == b"hvdrun: the command was not found\n"
+    name_log(folder, 2).touch()
+    assert read_all(reader)[ERR] == b"no end"
+    reader.close()
+
+
+def test_a_reader_may_begin_near_the_end(tmp_path: Path, descriptors: dict[int, OutputStream]) -> None:
+    folder = tmp_path / "job"
+    writer = make_writer(folder, descriptors, most_bytes=200, kept=100)
+    out = next(iter(descriptors))
+    for number in range(20):
+        writer.put(out, b"%02d\n" % number)
+        while writer.is_behind:
+            pass
+    assert writer.end(None)
+    whole = read_once(folder)[OUT]
+    for last_bytes in (1, 100, 250, 500, 10_000):
+        reader = LogReader(folder)
+        is_cut = reader.skip_to(last_bytes)
+        found = read_all(reader)[OUT]
+        reader.close()
+        assert whole.endswith(found)
+        assert is_cut == (found != whole)
+        assert len(found) * 14 >= min(last_bytes - 42, 100)
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [
+        (b"[3] x\n", {3}),
+        (b"[3@server1] x\n", {3}),
+        (b"[0-2,9] Traceback\n", {0, 1, 2, 9}),
+        (b"2026-01-31T12:00:00.123 [4] x\n", {4}),
+        (b"hvdrun: rank 3 was lost\n", set()),
+        (b"x [3] y\n", set()),
+    ],
+)
+def test_marks_tell_the_ranks_of_a_line(line: bytes, ranks: set[int]) -> None:
+    assert read_ranks(line) == ranks
+
+
+def test_the_lines_of_one_rank_are_found() -> None:
+    pieces = [Piece(OUT, b"[0] a"), Piece(OUT, b"b\n"), Piece(ERR, b"[1] c\n"), Piece(OUT, b"[0-1] d\n")]
+    chosen = RankFilter(0)
+    found = [line for piece in pieces for line in chosen.take(piece)]
+    assert found == [Piece(OUT, b"[0] ab\n"), Piece(OUT, b"[0-1] d\n")]

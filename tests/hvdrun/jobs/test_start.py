@@ -1,0 +1,79 @@
+"""When a job has started."""
+
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from hvdrun.jobs.start import StartWatch, expects_init
+from rendezvous.core.model import Slot, Worker
+from tests.waiting import in_loop
+
+A, B = Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1)
+
+
+def make_state(*, joined: bool = False, waiting: int = 0, outcome: object = None) -> Mock:
+    return Mock(
+        workers={A.slot: A, B.slot: B}, generation=object() if joined else None, waiting=waiting, outcome=outcome
+    )
+
+
+def test_a_plain_program_has_started_when_all_processes_run() -> None:
+    note = Mock()
+    watch = StartWatch(note)
+    watch.note_running(A)
+    watch.look(make_state())
+    note.assert_not_called()
+    watch.note_running(B)
+    watch.look(make_state(joined=True))
+    note.assert_called_once_with()
+
+
+@pytest.mark.parametrize("watch", [{"expects_init": True}, {"expects_init": False}])
+def test_a_program_that_joins_has_started_when_all_have_joined(watch: dict[str, bool]) -> None:
+    note = Mock()
+    started = StartWatch(note, **watch)
+    for worker in (A, B):
+        started.note_running(worker)
+    started.look(make_state(waiting=1))
+    note.assert_not_called()
+    started.look(make_state(joined=True))
+    note.assert_called_once_with()
+
+
+def test_a_job_that_fails_has_not_started() -> None:
+    note = Mock()
+    StartWatch(note).look(make_state(joined=True, outcome=object()))
+    note.assert_not_called()
+
+
+def test_a_watch_may_have_nobody_who_waits() -> None:
+    watch = StartWatch()
+    watch.look(make_state(joined=True))
+    assert not watch.is_awaited
+
+
+@in_loop
+async def test_a_watch_looks_until_the_job_has_started() -> None:
+    note = Mock()
+    states = iter([make_state(), make_state(joined=True)])
+    await StartWatch(note).run(lambda: next(states))
+    note.assert_called_once_with()
+
+
+@pytest.mark.parametrize(
+    ("source", "command", "expected"),
+    [
+        ("import worker_runtime.torch as hvd", ("python", "train.py"), True),
+        ("import horovod.torch as hvd", ("/opt/bin/python3", "train.py", "--lr", "1"), True),
+        ("import torch", ("python", "train.py"), False),
+        ("import horovod.torch", ("python", "-m", "train"), True),
+        ("import horovod.torch", ("python", "none.py"), False),
+        ("import horovod.torch", ("sh", "train.py"), False),
+    ],
+)
+def test_the_source_tells_whether_a_program_joins(
+    source: str, command: tuple[str, ...], expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    assert expects_init(command, tmp_path) is expected

@@ -1,0 +1,173 @@
+"""A job that outlives its terminal: its start, its end, and its exit code as `hvdrun wait` tells it later."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.launcher import Finished, Launcher
+from tests.system.roles import kill
+from tests.waiting import wait_until
+
+PLAIN = """
+import os, sys, time
+if sys.argv[1] == "show":
+    print(os.getcwd(), os.environ["A_VALUE"], os.umask(0), sys.stdin.read() == "", flush=True)
+elif sys.argv[1] == "wait":
+    open(f"running.{os.environ['HVD_SLOT']}", "w")
+    time.sleep(600)
+sys.exit(int(sys.argv[2]))
+"""
+JOINS = """
+import sys, time
+import worker_runtime.torch as hvd
+hvd.init()
+open(f"joined.{hvd.rank()}", "w")
+time.sleep(600)
+"""
+
+
+def detach(hvdrun: Launcher, *words: str, environment: dict[str, str] | None = None) -> str:
+    """Start a job; its name."""
+    started = hvdrun("--detach", *words, environment=environment)
+    assert (started.returncode, started.stderr) == (0, "")
+    assert re.fullmatch("[0-9a-f]{14}\n|[0-9a-f]{16}\n", started.stdout)
+    return started.stdout.strip()
+
+
+def ask(hvdrun: Launcher, *words: str) -> Finished:
+    """Run `hvdrun ps` or another program about jobs."""
+    return hvdrun.start_words([sys.executable, "-m", "hvdrun", *words]).wait()
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_wait_tells_the_exit_code_of_the_job(hvdrun: Launcher, code: int) -> None:
+    hvdrun.write("job.py", PLAIN)
+    job = detach(hvdrun, "-np", "2", "python", "job.py", "end", str(code))
+    assert ask(hvdrun, "wait", job) == Finished(code, "", "")
+    assert f"{job}  exit {code}" in ask(hvdrun, "ps").stdout
+
+
+def test_the_job_has_what_its_caller_has(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", PLAIN)
+    words = hvdrun.command("--detach", "-np", "1", "python", "job.py", "show", "0")
+    started = hvdrun.start_words(["sh", "-c", 'umask 027; exec "$@"', "sh", *words], {"A_VALUE": "b"}).wait()
+    assert ask(hvdrun, "wait", started.stdout.strip()).returncode == 0
+    (log,) = hvdrun.state.glob("hvdrun/*/log.1")
+    assert log.read_text().rstrip().endswith(f" stdout F [0] {hvdrun.directory} b {0o027} True")
+
+
+def test_hvdrun_returns_when_all_workers_have_joined(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", JOINS)
+    detach(hvdrun, "-np", "2", "python", "job.py")
+    wait_until(lambda: len(list(hvdrun.directory.glob("joined.*"))) == 2, "both to join")
+    assert ask(hvdrun, "stop").returncode == 0
+    assert ask(hvdrun, "wait", "last").returncode == 128 + signal.SIGTERM
+
+
+def test_the_job_goes_on_without_its_terminal_and_stops_on_request(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", PLAIN)
+    words = hvdrun.command("--detach", "-np", "2", "python", "job.py", "wait", "0")
+    screen = hvdrun.directory / "screen"
+    # The terminal ends with its shell.
+    subprocess.run(
+        ["script", "-qec", " ".join(words), str(screen)],
+        cwd=hvdrun.directory,
+        env=hvdrun.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        check=True,
+        timeout=60,
+    )
+    shown = screen.read_text()
+    found = re.search(r"^hvdrun: the job goes on: hvdrun wait (\w+) \| stop \1\n\1$", shown, re.MULTILINE)
+    assert found, shown
+    wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to run")
+    assert f"{found[1]}  running" in ask(hvdrun, "ps").stdout
+    stopped = ask(hvdrun, "stop", found[1])
+    assert (stopped.returncode, stopped.stdout) == (0, "")
+    assert ask(hvdrun, "wait", found[1]).returncode == 128 + signal.SIGTERM
+
+
+def test_a_job_that_cannot_start_ends_as_without_detach(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", 'import sys, worker_runtime\nprint("begun", flush=True)\nsys.exit(3)\n')
+    words = ("-np", "2", "python", "job.py")
+    attached, detached = hvdrun(*words), hvdrun("--detach", *words)
+    assert detached.returncode == attached.returncode == 3
+    assert sorted(detached.stdout.splitlines()) == ["[0] begun", "[1] begun"]
+    assert re.search("hvdrun: rank . on localhost .* failed first after .*: exit code 3", detached.stderr)
+    missing = hvdrun("--detach", "-np", "2", "no-such-program")
+    assert (missing.returncode, missing.stdout) == (127, "")
+    assert "hvdrun: the command 'no-such-program' was not found" in missing.stderr
+    assert ask(hvdrun, "ps").stdout.count("\n") == 1  # the heading
+
+
+def test_a_killed_launcher_has_an_unknown_end(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", PLAIN)
+    job = detach(hvdrun, "-np", "2", "python", "job.py", "wait", "0")
+    (launcher,) = hvdrun.processes("hvdrun --no-prefork --detach")
+    kill(launcher.pid)
+    for name in ("wait", "stop"):
+        ended = ask(hvdrun, name, job)
+        assert ended.returncode == 69
+        assert f"hvdrun: the launcher of the job {job} was killed" in ended.stderr
+    assert f"{job}  lost" in ask(hvdrun, "ps").stdout
+
+
+def test_ctrl_c_during_the_start_ends_the_job(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", 'import time, worker_runtime\nopen("begun", "w")\ntime.sleep(600)\n')
+    running = hvdrun.start("--detach", "-np", "1", "--grace", "1s", "python", "job.py")
+    wait_until((hvdrun.directory / "begun").exists, "the worker to begin")
+    running.send_to_terminal(signal.SIGINT)
+    ended = running.wait()
+    assert ended.returncode == 128 + signal.SIGINT
+    assert "hvdrun: stopping 1 worker; Ctrl-C again stops it immediately." in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "sentence"),
+    [
+        ({"PBS_JOBID": "1"}, [], "--detach is refused: PBS keeps the job: submit a batch script (qsub)"),
+        ({"HVD_JOB": "1"}, [], "--detach is refused: hvdrun runs in a worker of another job"),
+        ({}, ["--stdin", "0"], "--stdin reads the standard input of hvdrun, which ends with the terminal"),
+    ],
+)
+def test_a_job_that_cannot_be_detached_is_refused(
+    hvdrun: Launcher, variables: dict[str, str], words: list[str], sentence: str
+) -> None:
+    refused = hvdrun("--detach", *words, "-np", "1", "true", environment=variables)
+    assert refused.returncode in {2, 125}
+    assert sentence in refused.stderr
+
+
+def test_a_folder_that_others_may_read_is_refused(hvdrun: Launcher) -> None:
+    (hvdrun.state / "hvdrun").mkdir(parents=True)
+    (hvdrun.state / "hvdrun").chmod(0o755)
+    refused = hvdrun("--detach", "-np", "1", "true")
+    assert (refused.returncode, refused.stdout) == (125, "")
+    assert "of the detached jobs is open to other users (chmod 700)" in refused.stderr
+
+
+def test_an_attached_job_is_listed_and_stopped(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", PLAIN)
+    running = hvdrun.start("-np", "1", "python", "job.py", "wait", "0")
+    wait_until(lambda: any(hvdrun.directory.glob("running.*")), "the worker to run")
+    listed = [line for line in ask(hvdrun, "ps").stdout.splitlines() if "attached" in line and line.endswith("wait 0")]
+    assert len(listed) == 1
+    assert ask(hvdrun, "stop", listed[0].split()[0]).returncode == 0
+    assert running.wait().returncode == 128 + signal.SIGTERM
+    assert not Path(hvdrun.state).exists()
+
+
+@pytest.mark.parametrize("name", ["ps", "wait", "stop"])
+def test_a_program_is_one_only_as_the_first_word(hvdrun: Launcher, name: str, tmp_path: Path) -> None:
+    program = tmp_path / name
+    program.write_text("#!/bin/sh\necho the command $0\n")
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}{os.pathsep}{hvdrun.environment()['PATH']}"}
+    ran = hvdrun("-np", "1", name, environment=environment)
+    assert (ran.returncode, ran.stdout) == (0, f"[0] the command {program}\n")
