@@ -1,4 +1,4 @@
-"""The command lines of `hvdrun ps`, `hvdrun wait` and `hvdrun stop`."""
+"""The command lines of `hvdrun ps`, `attach`, `logs`, `wait` and `stop`."""
 
 import json
 import os
@@ -6,25 +6,28 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from hvdrun.cli.messages import INTERRUPTED, OUTPUT_CLOSED, discard_stdout
 from hvdrun.console.page import describe_seconds
+from hvdrun.errors import OutputLostError, UsageError
 from hvdrun.jobs.errors import JobAttachedError, JobElsewhereError, LauncherLostError, OtherContainerError
 from hvdrun.jobs.known import JobState, KnownJob, choose, find_jobs, look_at
 from hvdrun.jobs.questions import find_launcher
+from hvdrun.jobs.reader import LogReader, RankFilter, show
 from hvdrun.jobs.record import join_words
 from hvdrun.options.option import RawValues
-from hvdrun.options.programs import JOB_PROGRAMS
+from hvdrun.options.programs import JOB_PROGRAMS, RANK
 
 Say = Callable[[str], None]  # prints a sentence on standard error
 Page = tuple[str, int]  # for standard output, and the exit code
 
-INTERRUPTED = 130
 _LISTED_SECONDS = 24 * 3600.0  # how long ago a job may have ended that is listed without --all
 _LOOK_SECONDS = 0.2  # between two looks whether a job has ended
+_SHOWN_BYTES = 64 * 1024  # of the output before `hvdrun attach`
 _HEADINGS = ("JOB", "STATE", "BEGUN", "TIME", "WORKERS", "COMMAND")
 
 
@@ -40,7 +43,11 @@ def run(name: str, words: Sequence[str], say: Say) -> Page:
         from hvdrun.options.pages import render_program_help  # noqa: PLC0415 - few ask for it
 
         return render_program_help(program), 0
-    return _PROGRAMS[name](given, say)
+    try:
+        return _PROGRAMS[name](given, say)
+    except BrokenPipeError:  # as with | head
+        discard_stdout()
+        return "", OUTPUT_CLOSED
 
 
 def list_all(given: Mapping[str, RawValues], _: Say) -> Page:
@@ -88,7 +95,71 @@ def stop(given: Mapping[str, RawValues], say: Say) -> Page:
     return "", 0
 
 
-_PROGRAMS: Mapping[str, Callable[[Mapping[str, RawValues], Say], Page]] = {"ps": list_all, "wait": wait, "stop": stop}
+def print_log(given: Mapping[str, RawValues], say: Say) -> Page:
+    """`hvdrun logs`."""
+    job = find_detached(given, "logs", "output")
+    chosen = None
+    if "rank" in given:
+        if not job.record.marks_ranks:
+            raise UsageError(
+                f"the job {job.name} was started with --no-prefix, and no line tells its rank: leave --rank out."
+            )
+        chosen = RankFilter(int(str(RANK.read(str(given["rank"]), RANK.flags[0]))))
+    with closing(LogReader(job.path)) as reader:
+        if "follow" not in given:
+            _show_all(reader, chosen)
+            return "", 0
+        with answer_interrupt(job, say) as interrupt:
+            job = _follow(job, reader, interrupt, chosen)
+    if interrupt:
+        return "", INTERRUPTED
+    if job.state is JobState.LOST:
+        say(str(LauncherLostError(job.name, _describe_end(job))))
+    return "", 0
+
+
+def attach(given: Mapping[str, RawValues], say: Say) -> Page:
+    """`hvdrun attach`."""
+    job = find_detached(given, "attach", "output")
+    with closing(LogReader(job.path)) as reader, answer_interrupt(job, say) as interrupt:
+        if reader.skip_to(_SHOWN_BYTES):
+            say(f"hvdrun logs {job.name} has the output before this")
+        job = _follow(job, reader, interrupt)
+    if interrupt:
+        return "", INTERRUPTED
+    return "", find_exit_code(job)
+
+
+def _follow(job: KnownJob, reader: LogReader, interrupt: list[int], chosen: RankFilter | None = None) -> KnownJob:
+    """Show what comes until the job has ended, or Ctrl-C is pressed; how the job is then."""
+    while not interrupt:
+        is_over = job.state is not JobState.RUNNING
+        _show_all(reader, chosen)
+        if is_over:  # before the last look: all output is there
+            break
+        time.sleep(_LOOK_SECONDS)
+        job = look_again(job)
+    return job
+
+
+def _show_all(reader: LogReader, chosen: RankFilter | None) -> None:
+    for piece in reader.read():
+        for each in (piece,) if chosen is None else chosen.take(piece):
+            try:
+                show(each)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise OutputLostError(error.strerror or str(error)) from error
+
+
+_PROGRAMS: Mapping[str, Callable[[Mapping[str, RawValues], Say], Page]] = {
+    "ps": list_all,
+    "attach": attach,
+    "logs": print_log,
+    "wait": wait,
+    "stop": stop,
+}
 
 
 def find_detached(given: Mapping[str, RawValues], name: str, thing: str) -> KnownJob:
@@ -135,10 +206,15 @@ def find_exit_code(job: KnownJob) -> int:
     """
     if job.exit_code is not None:
         return job.exit_code
+    raise LauncherLostError(job.name, _describe_end(job))
+
+
+def _describe_end(job: KnownJob) -> str:
+    """What is known of the end of a lost job, half a sentence."""
     how = f"was killed; it wrote last at {_tell_time(job.ended or 0)}"
     if job.record.has_lost_its_machine:
         how = f"ended with its machine, which has been started again; it wrote last at {_tell_time(job.ended or 0)}"
-    raise LauncherLostError(job.name, how)
+    return how
 
 
 @contextmanager

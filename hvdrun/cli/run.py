@@ -83,7 +83,7 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
     if code == 0:
         if sys.stderr is not None and sys.stderr.isatty():
             name = prepared.name
-            print_error(f"the job goes on: hvdrun wait {name} | stop {name}", with_time=False)
+            print_error(f"the job goes on: hvdrun attach {name} | logs -f {name} | stop {name}", with_time=False)
         return print_text(prepared.name)
     return code
 

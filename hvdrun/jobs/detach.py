@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -15,7 +14,7 @@ from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.known import remove, remove_expired
 from hvdrun.jobs.log import LogWriter, Piece
 from hvdrun.jobs.places import FolderRefusedError, find_places
-from hvdrun.jobs.reader import LogReader
+from hvdrun.jobs.reader import LogReader, show
 from hvdrun.jobs.record import JobRecord
 from hvdrun.startup.process import end_process
 from rendezvous.bootstrap import JOB
@@ -187,15 +186,3 @@ class _Relay:
 
 def _is_own(piece: Piece) -> bool:
     return piece.stream is OutputStream.STDERR and piece.data.startswith(_OWN_LINE)
-
-
-def show(piece: Piece) -> None:
-    """Write a piece to the stream that it came from.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    stream = sys.stdout if piece.stream is OutputStream.STDOUT else sys.stderr
-    if stream is not None:
-        stream.buffer.write(piece.data)
-        stream.buffer.flush()

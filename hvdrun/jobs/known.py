@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from hvdrun.errors import UsageError
 from hvdrun.jobs.errors import JobNotFoundError
@@ -50,6 +51,13 @@ class KnownJob:
     def name(self) -> str:
         """The job's name."""
         return self.record.job
+
+    @property
+    def path(self) -> Path:
+        """The folder of a detached job."""
+        if self.folder is None:
+            raise TypeError(f"the job {self.name} has no folder")
+        return self.folder.path
 
     def describe(self) -> str:
         """The job's name, with the first words of the command."""

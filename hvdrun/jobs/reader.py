@@ -1,6 +1,7 @@
 """Reads the log of a detached job, while it grows and while its files change."""
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -108,3 +109,15 @@ def read_ranks(line: bytes) -> set[int]:
         first, _, last = run.partition(b"-")
         ranks.update(range(int(first), int(last or first) + 1))
     return ranks
+
+
+def show(piece: Piece) -> None:
+    """Write a piece to the stream that it came from.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    stream = sys.stdout if piece.stream is OutputStream.STDOUT else sys.stderr
+    if stream is not None:
+        stream.buffer.write(piece.data)
+        stream.buffer.flush()

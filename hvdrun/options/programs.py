@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from hvdrun.errors import UnknownOptionError, UsageError
-from hvdrun.options.kinds import FILE, SLOTS, TIME, parse_endpoint
+from hvdrun.options.kinds import FILE, SLOTS, TIME, parse_endpoint, parse_whole_number
 from hvdrun.options.option import Kind, Option, RawValues
 from hvdrun.options.words import Typed, gather, read_words, split_flag
 
@@ -190,7 +190,33 @@ STOP = Program(
     _JOB,
     needs_argument=False,
 )
-JOB_PROGRAMS = {"ps": PS, "wait": WAIT, "stop": STOP}
+RANK = Option(
+    "--rank",
+    "rank",
+    "Print the lines of this rank alone.",
+    Kind(parse_whole_number, "RANK", "the rank of one worker", "3"),
+)
+LOGS = Program(
+    "hvdrun logs",
+    "Print the output of a detached job, on standard output and standard error as it came. Exit codes: 0 it is "
+    "printed; 2 wrong use; 69 there is no such job; 130 Ctrl-C, which does not stop the job.",
+    (
+        Option("-f --follow", "follow", "Go on until the job has ended."),
+        RANK,
+        _HELP,
+    ),
+    _JOB,
+    needs_argument=False,
+)
+ATTACH = Program(
+    "hvdrun attach",
+    "Show the last output of a detached job, and go on as if it were not detached, until it has ended; end with its "
+    "exit code. Ctrl-C leaves, and the job goes on. Exit codes besides: as of hvdrun wait.",
+    (_HELP,),
+    _JOB,
+    needs_argument=False,
+)
+JOB_PROGRAMS = {"ps": PS, "attach": ATTACH, "logs": LOGS, "wait": WAIT, "stop": STOP}
 TIMELINE = Program(
     "hvdrun timeline",
     "Read the timeline of a job (hvdrun --timeline FILE), with all its parts: for which ranks the others waited, and "

@@ -22,6 +22,17 @@ elif sys.argv[1] == "wait":
     time.sleep(600)
 sys.exit(int(sys.argv[2]))
 """
+TALKS = """
+import os, sys, time
+print(0, flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+for number in range(1, int(sys.argv[1])):
+    print(number)
+sys.stdout.flush()
+print("over", file=sys.stderr)
+sys.exit(7)
+"""
 JOINS = """
 import sys, time
 import worker_runtime.torch as hvd
@@ -84,7 +95,9 @@ def test_the_job_goes_on_without_its_terminal_and_stops_on_request(hvdrun: Launc
         timeout=60,
     )
     shown = screen.read_text()
-    found = re.search(r"^hvdrun: the job goes on: hvdrun wait (\w+) \| stop \1\n\1$", shown, re.MULTILINE)
+    found = re.search(
+        r"^hvdrun: the job goes on: hvdrun attach (\w+) \| logs -f \1 \| stop \1\n\1$", shown, re.MULTILINE
+    )
     assert found, shown
     wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to run")
     assert f"{found[1]}  running" in ask(hvdrun, "ps").stdout
@@ -163,7 +176,53 @@ def test_an_attached_job_is_listed_and_stopped(hvdrun: Launcher) -> None:
     assert not Path(hvdrun.state).exists()
 
 
-@pytest.mark.parametrize("name", ["ps", "wait", "stop"])
+def test_attach_goes_on_as_the_job_does(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", TALKS)
+    job = detach(hvdrun, "-np", "1", "python", "job.py", "3")
+    attached = hvdrun.start_words([sys.executable, "-m", "hvdrun", "attach", job])
+    attached.stdout.wait_for(r"\[0\] 0", 60)
+    (hvdrun.directory / "go").touch()
+    ended = attached.wait()
+    assert (ended.returncode, ended.stdout) == (7, "[0] 0\n[0] 1\n[0] 2\n")
+    assert ended.stderr.startswith("[0] over\nhvdrun: rank 0 on localhost (slot 0) failed first")
+    assert ask(hvdrun, "logs", "--rank", "0", job) == Finished(0, ended.stdout, "[0] over\n")
+
+
+def test_a_reader_of_logs_that_goes_ends_it(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", TALKS)
+    (hvdrun.directory / "go").touch()
+    job = detach(hvdrun, "-np", "1", "python", "job.py", "20000")
+    read = hvdrun.start_words(
+        [
+            "bash",
+            "-c",
+            '"$@" | head -1; exit ${PIPESTATUS[0]}',
+            "bash",
+            sys.executable,
+            "-m",
+            "hvdrun",
+            "logs",
+            "-f",
+            job,
+        ]
+    ).wait()
+    assert (read.returncode, read.stdout, read.stderr) == (141, "[0] 0\n", "")
+    assert ask(hvdrun, "wait", job).returncode == 7
+
+
+@pytest.mark.nightly
+def test_logs_follow_over_all_files_of_the_log(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", TALKS)
+    job = detach(hvdrun, "-np", "1", "python", "job.py", "700000")
+    following = hvdrun.start_words([sys.executable, "-m", "hvdrun", "logs", "-f", job])
+    following.stdout.wait_for(r"\[0\] 0", 60)
+    (hvdrun.directory / "go").touch()
+    ended = following.wait(200)
+    assert ended.stdout == "".join(f"[0] {number}\n" for number in range(700000))
+    assert len(list(hvdrun.state.glob("hvdrun/*/log.*"))) > 1
+
+
+@pytest.mark.parametrize("name", ["ps", "attach", "logs", "wait", "stop"])
 def test_a_program_is_one_only_as_the_first_word(hvdrun: Launcher, name: str, tmp_path: Path) -> None:
     program = tmp_path / name
     program.write_text("#!/bin/sh\necho the command $0\n")

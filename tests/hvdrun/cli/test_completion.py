@@ -11,9 +11,10 @@ import pytest
 
 from hvdrun.cli.completion import answer_shell, join_words, list_completions
 from hvdrun.cli.program import main
+from hvdrun.options.programs import JOB_PROGRAMS
 from hvdrun.options.table import COMPLETION_VARIABLE
 
-PROGRAMS = ["agent", "doctor", "stacks", "timeline", "token", "ps", "wait", "stop", "horovodrun", "torchrun"]
+PROGRAMS = ["agent", "doctor", "stacks", "timeline", "token", *JOB_PROGRAMS, "horovodrun", "torchrun"]
 AGENT = ["--join", "--token-file", "--slots", "--name", "--join-timeout", "-h", "--help"]
 
 

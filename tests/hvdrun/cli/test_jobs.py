@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ import pytest
 from hvdrun.cli.program import main
 from hvdrun.jobs import known, places
 from hvdrun.jobs.folder import JobFolder
+from hvdrun.jobs.log import frame, name_log
 from hvdrun.jobs.questions import SilentJobError
 from hvdrun.jobs.record import JobRecord
 from hvdrun.options.programs import JOB_PROGRAMS
+from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.jobs.detached import holding, make_folder
 from tests.waiting import wait_until
 
@@ -161,6 +164,77 @@ def test_a_launcher_of_another_container_is_not_signalled(
     monkeypatch.setattr(JobFolder, "find_launcher", lambda _: 0)
     assert main(["stop", running.job]) == 1
     assert "is in another container of this machine" in capsys.readouterr().err
+
+
+def write_log(folder: JobFolder, *pieces: tuple[OutputStream, bytes], number: int = 1) -> None:
+    with name_log(folder.path, number).open("ab") as file:
+        for stream, data in pieces:
+            file.write(frame(stream, data, datetime.now(tz=UTC)))
+
+
+OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR
+STEPS = ((OUT, b"[0] a\n"), (ERR, b"[1] b\n"), (OUT, b"[0-2] c"), (OUT, b"d\n"))
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "err"),
+    [
+        ([], "[0] a\n[0-2] cd\n", "[1] b\n"),
+        (["--follow"], "[0] a\n[0-2] cd\n", "[1] b\n"),
+        (["--rank", "1"], "[0-2] cd\n", "[1] b\n"),
+        (["--rank", "3", "-f"], "", ""),
+    ],
+)
+def test_logs_prints_each_stream(
+    place: Path, words: list[str], out: str, err: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_log(make_folder(place, "c0ffee", 7), *STEPS)
+    assert main(["logs", *words, "c0"]) == 0
+    assert capsys.readouterr() == (out, err)
+
+
+def test_logs_follows_until_the_end(running: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    def go_on() -> None:
+        write_log(running, (OUT, b"second\n"))
+        write_log(running, (OUT, b"third\n"), number=2)
+        running.end(7)
+
+    write_log(running, (OUT, b"first\n"))
+    threading.Timer(0.3, go_on).start()
+    assert main(["logs", "-f"]) == 0
+    assert capsys.readouterr().out == "first\nsecond\nthird\n"
+
+
+def test_logs_of_a_killed_launcher_say_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(make_folder(place, "c0ffee"), *STEPS)
+    assert main(["logs", "-f", "c0ffee"]) == 0
+    assert "hvdrun: the launcher of the job c0ffee was killed" in capsys.readouterr().err
+    assert main(["attach", "c0ffee"]) == 69
+
+
+def test_logs_without_marks_have_no_ranks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(place, "c0ffee", 7)
+    (folder.path / "job.json").write_text(JobRecord("c0ffee", (), is_detached=True, marks_ranks=False).encode())
+    assert main(["logs", "--rank", "0", "c0"]) == 2
+    assert "was started with --no-prefix, and no line tells its rank" in capsys.readouterr().err
+    assert main(["logs", "--rank", "x", "c0"]) == 2
+
+
+def test_attach_shows_the_last_output_and_ends_as_the_job(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(place, "c0ffee", 7)
+    write_log(folder, (OUT, b"first\n"), *((OUT, b"x" * 1000 + b"\n"),) * 100, (ERR, b"last\n"))
+    assert main(["attach", "c0"]) == 7
+    shown = capsys.readouterr()
+    assert "first" not in shown.out
+    assert shown.out.count("\n") > 50
+    assert shown.err == "hvdrun: hvdrun logs c0ffee has the output before this\nlast\n"
+
+
+def test_ctrl_c_in_attach_leaves_the_job(running: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(running, *STEPS)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert main(["attach"]) == 130
+    assert "the job feed goes on: hvdrun stop feed stops it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", list(JOB_PROGRAMS))
