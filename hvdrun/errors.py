@@ -218,13 +218,13 @@ class UnknownOptionError(UsageError):
     """An option that hvdrun does not have.
 
     Cause: The option is misspelled, or belongs to another launcher.
-    Remedy: `hvdrun --help` lists all options.
+    Remedy: `hvdrun --help all` lists all options.
 
     Args:
         suggestion, remedy: the option that was probably meant, and what to do where there is none.
     """
 
-    def __init__(self, option: str, suggestion: str | None, remedy: str = "hvdrun --help lists all options.") -> None:
+    def __init__(self, option: str, suggestion: str | None, remedy: str = "hvdrun --help all lists them.") -> None:
         super().__init__(f"there is no option {option!r}: {f'did you mean {suggestion}?' if suggestion else remedy}")
         self.option = option
         self.suggestion = suggestion

@@ -19,6 +19,7 @@ from hvdrun.options.words import Typed
 
 Items = list[CompletionItem[str]]
 
+ALL = "all"  # after --help
 _BREAKS = frozenset(":=")  # bash separates words there
 _PLACES = {FILE_NAME: "file", FOLDER_NAME: "dir"}
 _Line = tuple[Callable[[str], Typed], Sequence[Option]]  # what finds the option that a word names, and all options
@@ -118,6 +119,8 @@ def list_completions(words: Sequence[str], incomplete: str, *, keeps_flag: bool 
     except UsageError:  # a flag is wrong
         return []
 
+    if given and given[-1].dest == "help" and find is _HVDRUN[0]:
+        return [CompletionItem(ALL)] if ALL.startswith(incomplete) else []
     if not incomplete.startswith("-"):
         programs = []
         if not words:

@@ -24,6 +24,7 @@ from hvdrun.options.words import read_words
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.version import __version__
 
+ALL = "all"  # after --help
 _MIN_LIKENESS = 0.8  # of difflib: agnet is like agent, agent.py is not
 
 
@@ -144,8 +145,10 @@ def read_request(words: Sequence[str]) -> JobSpec | str:
     Raises:
         HvdrunError: the command line is wrong, or names something that does not exist.
     """
-    typed, _ = read_words(words, find_option)
+    typed, start = read_words(words, find_option)
     for option, _, values in typed:
+        if option.dest == "help":
+            return render_page(option.dest, *words[start : start + 1])
         if option.acts:
             return render_page(option.dest, *values)
     return read_spec(words)
@@ -192,9 +195,11 @@ def render_page(dest: str, *values: str) -> str:
         from hvdrun.cli.completion import render_script  # noqa: PLC0415 - few ask for it
 
         return render_script(*values)
-    from hvdrun.options.pages import render_hvdrun_help  # noqa: PLC0415 - few ask for it
+    from hvdrun.options.pages import render_hvdrun_help, render_short_help  # noqa: PLC0415 - few ask for it
 
-    return render_hvdrun_help()
+    if values == (ALL,):
+        return render_hvdrun_help()
+    return render_short_help()
 
 
 def read_foreign(launcher: str, words: Sequence[str]) -> JobSpec | str:

@@ -63,11 +63,15 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
         HvdrunError: it cannot be launched, before it has an output of its own.
     """
     from hvdrun.jobs.detach import detach, refuse_detachment  # noqa: PLC0415 - few jobs are detached
+    from hvdrun.jobs.logout import find_fleeting_keys, find_kill  # noqa: PLC0415 - few jobs are detached
     from hvdrun.jobs.record import JobRecord  # noqa: PLC0415 - few jobs are detached
     from hvdrun.jobs.start import StartWatch, expects_init  # noqa: PLC0415 - few jobs are detached
 
     spec, display = prepared.spec, prepared.spec.display
     refuse_detachment(os.environ)
+    for warning in (find_kill(), find_fleeting_keys(spec, os.environ)):
+        if warning is not None:
+            print_error(warning, with_time=display.marks_times)
 
     def work(writer: "Writer", note_start: Callable[[], None]) -> int:
         start = StartWatch(note_start, expects_init=expects_init(spec.workers.command, spec.workers.directory))

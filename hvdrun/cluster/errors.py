@@ -88,10 +88,10 @@ class UnknownKeywordError(TypeError):
     """No option has this keyword.
 
     Cause: The keyword belongs to no option of hvdrun.
-    Remedy: `hvdrun --help` lists the options: `--min-np` is `min_np`.
+    Remedy: `hvdrun --help all` lists the options: `--min-np` is `min_np`.
     """
 
     def __init__(self, name: str, nearest: str | None) -> None:
-        remedy = f"did you mean {nearest!r}?" if nearest else "hvdrun --help lists all options."
+        remedy = f"did you mean {nearest!r}?" if nearest else "hvdrun --help all lists them."
         super().__init__(f"there is no keyword {name!r}: {remedy}")
         self.name = name

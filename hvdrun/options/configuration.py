@@ -209,7 +209,7 @@ def _explain_unknown(name: str, key: str, known: Collection[str], line: int | No
     if (flag := f"--{key.replace('_', '-')}") in OF_HVDRUN:
         return ConfigurationError(name, f"{flag} belongs on the command line, and not in a file", line)
     nearest = get_close_matches(key, known, n=1) or get_close_matches(key.replace("_", "-"), known, n=1)
-    advice = f"did you mean {nearest[0]}?" if nearest else "hvdrun --help lists all options."
+    advice = f"did you mean {nearest[0]}?" if nearest else "hvdrun --help all lists them."
     return ConfigurationError(name, f"there is no key {key!r}: {advice}", line)
 
 

@@ -8,6 +8,7 @@ from hvdrun.options.table import TABLE
 
 Rows = Iterable[tuple[str, str]]
 
+_USAGE = "hvdrun [options] COMMAND [arguments]"
 _WIDEST_TERM = 34  # columns; the text of a longer one begins on the next line
 
 ABOUT = """\
@@ -24,6 +25,28 @@ EXAMPLES = (
     ("hvdrun -np 8 --min-np 4 -H server1:4,server2:4 python train.py", "continues when a host is lost"),
     ("hvdrun -np 2 --host-discovery-script ./hosts.sh python train.py", "hosts that come and go"),
     ("hvdrun -np 2 -- ./program -v", "everything after -- is the command"),
+)
+SHORT_ABOUT = """\
+Starts N workers of COMMAND, on this machine or over SSH on several hosts, and stops all of them when one fails. Options
+stand before COMMAND. hvdrun --help all has all options, the exit codes and more examples; so has man hvdrun."""
+USED_OPTIONS = (
+    ("-np N", "how many workers to start"),
+    ("-H HOST:SLOTS,...", "where; or --hostfile FILE"),
+    ("--min-np N", "continue with at least N workers when some are lost"),
+    ("--max-restarts N", "start all again after a loss: for torch.distributed"),
+    ("-x NAME[=VALUE]", "a variable for the workers"),
+    ("--checkpoint DIR", "the folder of the job's checkpoints"),
+    ("--output-filename DIR", "a file for the output of each worker"),
+    ("--detach", "let the job outlive this terminal"),
+    ("--dry-run", "print what would be started"),
+    ("-v", "print what hvdrun does"),
+)
+PROGRAMS = (
+    ("ps, attach, logs, stop, wait", "your jobs, and those that were detached"),
+    ("doctor", "look at hosts before a job starts"),
+    ("stacks, timeline", "where the ranks of a job are; for whom they waited"),
+    ("agent, token", "hosts that join a job by themselves"),
+    ("horovodrun, torchrun", "take the options of these launchers"),
 )
 EXIT_CODES = (
     ("0", "all workers have finished, or an elastic job has finished without those that failed"),
@@ -77,10 +100,19 @@ def render_help(usage: str, about: str, sections: Iterable[tuple[str, Rows]]) ->
     return formatter.getvalue().rstrip("\n")
 
 
+def render_short_help() -> str:
+    """The page of `hvdrun --help`: one screen."""
+    sections = (
+        ("The most used options", USED_OPTIONS),
+        ("Programs, as the very first word (hvdrun -- ps runs the command ps)", PROGRAMS),
+        ("Examples", EXAMPLES[:2]),
+    )
+    return render_help(_USAGE, SHORT_ABOUT, sections)
+
+
 def render_hvdrun_help() -> str:
-    """The page of `hvdrun --help`."""
-    usage = "hvdrun [options] COMMAND [arguments]"
-    return render_help(usage, ABOUT, (*describe_all(), ("Examples", EXAMPLES), ("Exit codes", EXIT_CODES)))
+    """The page of `hvdrun --help all`."""
+    return render_help(_USAGE, ABOUT, (*describe_all(), ("Examples", EXAMPLES), ("Exit codes", EXIT_CODES)))
 
 
 def render_program_help(program: Program) -> str:

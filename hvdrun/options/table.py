@@ -498,7 +498,9 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             acts=True,
         ),
         Option("--version", "version", "Print hvdrun's version.", acts=True),
-        Option("-h --help", "help", "Print this page.", acts=True),
+        Option(
+            "-h --help", "help", "Print the most used options; with the word `all` after it, all options.", acts=True
+        ),
     ),
 }
 

@@ -41,8 +41,10 @@ OTHERS_OPTIONS = {
         "--pid",
         "--requeue",
         "--runs",
+        "--scope",
         "--trace",
         "--uninstall",
+        "--user",
     ),
     *("-W", "-s", "--extra-index-url", "--nodes", "--ntasks-per-node", "--signal", "--write"),
 }

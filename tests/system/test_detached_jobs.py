@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.cli.completion import PROGRAMS
 from tests.system.launcher import Finished, Launcher
 from tests.system.roles import kill
 from tests.waiting import wait_until
@@ -222,11 +223,12 @@ def test_logs_follow_over_all_files_of_the_log(hvdrun: Launcher) -> None:
     assert len(list(hvdrun.state.glob("hvdrun/*/log.*"))) > 1
 
 
-@pytest.mark.parametrize("name", ["ps", "attach", "logs", "wait", "stop"])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_one_only_as_the_first_word(hvdrun: Launcher, name: str, tmp_path: Path) -> None:
     program = tmp_path / name
     program.write_text("#!/bin/sh\necho the command $0\n")
     program.chmod(0o755)
     environment = {"PATH": f"{tmp_path}{os.pathsep}{hvdrun.environment()['PATH']}"}
-    ran = hvdrun("-np", "1", name, environment=environment)
-    assert (ran.returncode, ran.stdout) == (0, f"[0] the command {program}\n")
+    for words in (["-np", "1", name], ["-np", "1", "--", name]):
+        ran = hvdrun(*words, environment=environment)
+        assert (ran.returncode, ran.stdout) == (0, f"[0] the command {program}\n")

@@ -37,6 +37,8 @@ def complete(line: str) -> list[str]:
         ("hvdrun --blacklist-cooldown-range 10 20 --min-n", ["--min-np", "--min-num-proc"]),
         ("hvdrun ", ["file", *PROGRAMS]),
         ("hvdrun ag", ["file", "agent"]),
+        ("hvdrun --help a", ["all"]),
+        ("hvdrun --help ag", []),
         ("hvdrun -v ag", ["file"]),
         ("hvdrun agent ", ["file"]),
         ("hvdrun -np 2 python tr", ["file"]),

@@ -99,7 +99,7 @@ def test_every_option_but_those_that_act_or_name_files_has_a_key() -> None:
             "stall_check:\n  enable: no\n",
             "line 2: there is no key 'stall_check.enable': did you mean stall_check.enabled?",
         ),
-        ("zzz: 2\n", "line 1: there is no key 'zzz': hvdrun --help lists all options."),
+        ("zzz: 2\n", "line 1: there is no key 'zzz': hvdrun --help all lists them."),
         ("config-file: x\n", "line 1: --config-file belongs on the command line, and not in a file."),
         ("np: 2\nnp: 3\n", "line 2: the key 'np' is given twice."),
         ("np: 2\nnum-proc: 3\n", "line 2: np and num-proc mean the same."),
