@@ -1,4 +1,4 @@
-"""The command lines of `hvdrun ps`, `attach`, `logs`, `wait` and `stop`."""
+"""The command lines of `hvdrun ps`, `attach`, `logs`, `wait`, `stop` and `rm`."""
 
 import json
 import os
@@ -14,8 +14,16 @@ from typing import Any
 from hvdrun.cli.messages import INTERRUPTED, OUTPUT_CLOSED, discard_stdout
 from hvdrun.console.page import describe_seconds
 from hvdrun.errors import OutputLostError, UsageError
-from hvdrun.jobs.errors import JobAttachedError, JobElsewhereError, LauncherLostError, OtherContainerError
+from hvdrun.jobs.errors import (
+    JobAttachedError,
+    JobElsewhereError,
+    JobRunningError,
+    LauncherLostError,
+    OtherContainerError,
+)
 from hvdrun.jobs.known import JobState, KnownJob, choose, find_jobs, look_at
+from hvdrun.jobs.known import remove as remove_folder
+from hvdrun.jobs.places import find_places
 from hvdrun.jobs.questions import find_launcher
 from hvdrun.jobs.reader import LogReader, RankFilter, show
 from hvdrun.jobs.record import join_words
@@ -130,6 +138,18 @@ def attach(given: Mapping[str, RawValues], say: Say) -> Page:
     return "", find_exit_code(job)
 
 
+def remove(given: Mapping[str, RawValues], _: Say) -> Page:
+    """`hvdrun rm`."""
+    if "job" not in given:
+        raise UsageError("JOB, the job to remove, is missing: hvdrun ps --all lists the jobs.")
+    job = find_detached(given, "rm", "output")
+    if job.state is JobState.RUNNING:
+        raise JobRunningError(job.name)
+    if job.folder is not None:
+        remove_folder(find_places(os.environ), job.folder)
+    return "", 0
+
+
 def _follow(job: KnownJob, reader: LogReader, interrupt: list[int], chosen: RankFilter | None = None) -> KnownJob:
     """Show what comes until the job has ended, or Ctrl-C is pressed; how the job is then."""
     while not interrupt:
@@ -159,6 +179,7 @@ _PROGRAMS: Mapping[str, Callable[[Mapping[str, RawValues], Say], Page]] = {
     "logs": print_log,
     "wait": wait,
     "stop": stop,
+    "rm": remove,
 }
 
 

@@ -20,6 +20,7 @@ from hvdrun.jobs.record import JobRecord
 
 KEPT_SECONDS = 30 * 24 * 3600.0
 KEPT_BYTES = 10**9
+_START_SECONDS = 3600.0  # a launcher takes its folder in less
 _RECORD, _LOCK, _END = "job.json", "lock", "end.json"
 _FLOCK = struct.Struct("hhqqi4x")  # the kernel's: type, whence, start, length, pid
 
@@ -71,7 +72,7 @@ class JobFolder:
 
     def remove(self) -> None:
         """Remove it with all that is in it."""
-        for path in (self.path, self._hidden):
+        for path in (self.path, self.path.with_name(f".{self.job}")):
             shutil.rmtree(path, ignore_errors=True)
 
     def read_record(self) -> JobRecord | None:
@@ -127,12 +128,23 @@ def list_folders(place: Path) -> Iterator[JobFolder]:
 
 def list_expired(place: Path, now: float) -> Iterator[JobFolder]:
     """The folders of ended jobs that are older than KEPT_SECONDS, or make all take more than KEPT_BYTES."""
+    for entry in _list_hidden(place):
+        if now - entry.last_change() > _START_SECONDS:  # its launcher was killed before it had the folder
+            yield entry
     ended = [folder for folder in list_folders(place) if folder.find_launcher() is None]
     size = 0
     for folder in sorted(ended, key=JobFolder.last_change, reverse=True):
         size += folder.count_bytes()
         if size > KEPT_BYTES or now - folder.last_change() > KEPT_SECONDS:
             yield folder
+
+
+def _list_hidden(place: Path) -> Iterator[JobFolder]:
+    """The folders that no launcher has taken yet."""
+    with suppress(OSError):  # there are none
+        for entry in os.scandir(place):
+            if entry.name.startswith("."):
+                yield JobFolder(Path(entry.path))
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,7 +1,9 @@
 """A job that outlives its terminal: its start, its end, and its exit code as `hvdrun wait` tells it later."""
 
+import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,13 +170,27 @@ def test_a_folder_that_others_may_read_is_refused(hvdrun: Launcher) -> None:
 
 def test_an_attached_job_is_listed_and_stopped(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", PLAIN)
-    running = hvdrun.start("-np", "1", "python", "job.py", "wait", "0")
+    running = hvdrun.start("-np", "1", "python", "job.py", "wait", "0", hvdrun.watch.mark)
     wait_until(lambda: any(hvdrun.directory.glob("running.*")), "the worker to run")
-    listed = [line for line in ask(hvdrun, "ps").stdout.splitlines() if "attached" in line and line.endswith("wait 0")]
-    assert len(listed) == 1
+    listed = [line for line in ask(hvdrun, "ps").stdout.splitlines() if line.endswith(hvdrun.watch.mark)]
+    assert [line.split()[1] for line in listed] == ["attached"]
     assert ask(hvdrun, "stop", listed[0].split()[0]).returncode == 0
     assert running.wait().returncode == 128 + signal.SIGTERM
-    assert not Path(hvdrun.state).exists()
+    assert not hvdrun.state.exists()
+
+
+def test_an_attached_job_that_is_killed_leaves_nothing(hvdrun: Launcher) -> None:
+    hvdrun.write("job.py", PLAIN)
+    running = hvdrun.start("-np", "1", "python", "job.py", "wait", "0", hvdrun.watch.mark)
+    wait_until(lambda: any(hvdrun.directory.glob("running.*")), "the worker to run")
+    for process in hvdrun.processes():
+        with contextlib.suppress(ProcessLookupError):
+            kill(process.pid)
+    running.wait()
+    assert hvdrun.watch.mark not in ask(hvdrun, "ps").stdout
+    assert not hvdrun.state.exists()
+    shutil.rmtree(hvdrun.watch.temporary)  # of the agent and its watchdog, which were killed together
+    hvdrun.watch.temporary.mkdir()
 
 
 def test_attach_goes_on_as_the_job_does(hvdrun: Launcher) -> None:

@@ -237,6 +237,18 @@ def test_ctrl_c_in_attach_leaves_the_job(running: JobFolder, capsys: pytest.Capt
     assert "the job feed goes on: hvdrun stop feed stops it" in capsys.readouterr().err
 
 
+def test_rm_removes_what_has_ended_alone(place: Path, running: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, lost = make_folder(place, "c0ffee", 7), make_folder(place, "dead")
+    for name in ("c0", "dead"):
+        assert main(["rm", name]) == 0
+    assert not folder.path.exists()
+    assert not lost.path.exists()
+    assert main(["rm", "feed"]) == 1
+    assert "the job feed runs: stop it first, with hvdrun stop feed" in capsys.readouterr().err
+    assert running.path.exists()
+    assert main(["rm"]) == 2
+
+
 @pytest.mark.parametrize("name", list(JOB_PROGRAMS))
 def test_each_program_has_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0

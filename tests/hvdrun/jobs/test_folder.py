@@ -72,6 +72,9 @@ def test_old_jobs_expire_and_running_ones_never(tmp_path: Path) -> None:
     running.create(JobRecord("running", ("true",)))
     with holding(running):
         assert {folder.job for folder in list_expired(tmp_path, later)} == {"old", "new"}
+    lost = JobFolder(tmp_path / "lost")
+    lost.create(JobRecord("lost", ("true",)))  # and its launcher was killed
+    assert "lost" in {folder.path.name.lstrip(".") for folder in list_expired(tmp_path, later)}
     new.remove()
     assert not new.path.exists()
 
