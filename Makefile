@@ -28,7 +28,7 @@ help:
 	@echo "make test     run what every change needs: lint, format, types, layers, tests (10 minutes on 2 cores)"
 	@echo "make lint     the same without the tests (half a minute)"
 	@echo "make nightly  run the dear tests too (30 minutes; a third of them with SHARD=1/3)"
-	@echo "make soak     run chance for hours: 200 random kills, 200 trainings with random kills and all places and"
+	@echo "make soak     run chance for hours: 200 random kills, attached and detached, 200 trainings with random kills and all places and"
 	@echo "              features of test_recovery.py, 100 random faults of hosts, 60 in one job of half an hour, 60"
 	@echo "              stop notices for hosts in another,"
 	@echo "              100,000 random histories of the core, 400 random programs of collectives, 10,000 random"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.cli.completion import PROGRAMS
+from tests.system.detached import ask, detach
 from tests.system.launcher import Finished, Launcher
 from tests.system.roles import kill
 from tests.waiting import wait_until
@@ -43,19 +44,6 @@ hvd.init()
 open(f"joined.{hvd.rank()}", "w")
 time.sleep(600)
 """
-
-
-def detach(hvdrun: Launcher, *words: str, environment: dict[str, str] | None = None) -> str:
-    """Start a job; its name."""
-    started = hvdrun("--detach", *words, environment=environment)
-    assert (started.returncode, started.stderr) == (0, "")
-    assert re.fullmatch("[0-9a-f]{14}\n|[0-9a-f]{16}\n", started.stdout)
-    return started.stdout.strip()
-
-
-def ask(hvdrun: Launcher, *words: str) -> Finished:
-    """Run `hvdrun ps` or another program about jobs."""
-    return hvdrun.start_words([sys.executable, "-m", "hvdrun", *words]).wait()
 
 
 @pytest.mark.parametrize("code", [0, 7])

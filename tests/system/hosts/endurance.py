@@ -46,15 +46,26 @@ class Step:
 
 
 class Endurance:
-    """The job, and what its workers write."""
+    """The job, and what its workers write.
 
-    def __init__(self, cluster: Cluster) -> None:
+    Args:
+        cluster: where it runs.
+        is_detached: it runs without a terminal, and `hvdrun attach` is what the test sees of it.
+    """
+
+    def __init__(self, cluster: Cluster, *, is_detached: bool = False) -> None:
         self.cluster = cluster
         self._folder = cluster.directory / "steps"
         self._folder.mkdir()
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cluster.directory / "inductor")}
         script = ("python", SCRIPT, self._folder, str(STEP_SECONDS))
-        self.running: Running = cluster.start(*WORDS, "-x", *caches, *script, environment=caches, forks=True)
+        words: tuple[str | Path, ...] = (*WORDS, "-x", *caches, *script)
+        if is_detached:
+            started = cluster.start("--detach", *words, environment=caches, forks=True).wait(LIMIT_SECONDS)
+            attach = ["hvdrun", "attach", started.stdout.strip()]
+            self.running: Running = cluster.start_on(cluster.lab.launcher, attach)
+        else:
+            self.running = cluster.start(*words, environment=caches, forks=True)
 
     def list_steps(self) -> list[Step]:
         """All steps as the first of their ranks ended them, in that order; one that was made again comes again."""

@@ -1,10 +1,10 @@
 """The workers on several hosts meet one fault after the other: the training continues, at nearly the speed that it had.
 
 A fault kills or stops a worker, or cuts a host off for a while; another training gets stop notices for hosts instead.
-`make nightly` makes one of each; `make soak` makes 60 in half an hour (HVDRUN_SOAK_FAULTS), with eight workers on four
-hosts, and prints its speed, which no test judges. What is judged: only workers that met a fault are lost, and none
-by a notice; no step is made twice. In the end all workers are there again, with equal parameters and the loss of a
-training without faults, and nothing is left of any former worker.
+`make nightly` makes one of each, and one more in a detached job; `make soak` makes 60 in half an hour of each kind
+(HVDRUN_SOAK_FAULTS), with eight workers on four hosts, and prints its speed, which no test judges. What is judged: only
+workers that met a fault are lost, and none by a notice; no step is made twice. In the end all workers are there again,
+with equal parameters and the loss of a training without faults, and nothing is left of any former worker.
 """
 
 import itertools
@@ -140,12 +140,16 @@ def describe(steps: Sequence[Step], faults: Sequence[Fault], quiet_rate: float, 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(PERIOD_SECONDS * FAULTS + 2 * QUIET_SECONDS + 4 * LIMIT_SECONDS)
-@pytest.mark.parametrize("fates", [FAULTY, NOTICED], ids=["faults", "notices"])
+@pytest.mark.parametrize(
+    ("fates", "is_detached"),
+    [(FAULTY, False), (NOTICED, False), (FAULTY, True)],
+    ids=["faults", "notices", "faults-detached"],
+)
 def test_training_endures_one_fault_after_the_other(
-    build: BuildCluster, request: pytest.FixtureRequest, fates: Mapping[str, Fate]
+    build: BuildCluster, request: pytest.FixtureRequest, fates: Mapping[str, Fate], *, is_detached: bool
 ) -> None:
     chance = random.Random(int(os.environ.get("HVDRUN_SOAK_SEED", "1")))  # noqa: S311 - a story, not a secret
-    endurance = Endurance(build(HOSTS))
+    endurance = Endurance(build(HOSTS), is_detached=is_detached)
     endurance.await_all()
     quiet = time.monotonic()
     time.sleep(QUIET_SECONDS)  # the job runs without faults, and its speed is measured

@@ -1,6 +1,7 @@
 """A random fault on a random host at a random moment of a job: when the lease has run out, nothing is left anywhere.
 
-Two seeded runs belong to `make test`, eight more to `make nightly`; `make soak` makes 100 (HVDRUN_SOAK_RUNS).
+Two seeded runs belong to `make test`, eight more to `make nightly`; `make soak` makes 100 (HVDRUN_SOAK_RUNS). As many
+run detached, all in the night.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from tests.system.hosts.roles import find_agents, find_watchdogs, find_workers
 from tests.system.launcher import Running
 
 RUNS = range(int(os.environ.get("HVDRUN_SOAK_RUNS", "10")))
+DETACHED_SEEDS = [pytest.param(seed, marks=pytest.mark.nightly) for seed in RUNS]
 SEEDS = [*RUNS[:2], *(pytest.param(seed, marks=pytest.mark.nightly) for seed in RUNS[2:])]
 LEASE_SECONDS = 2.0
 # Before the agents receive the job there is no lease; each step of the start has a limit of its own.
@@ -28,6 +30,8 @@ HOSTS = ("host1", "host2", "host3")
 # The job has succeeded; a worker has lost its peers; a host was lost; the start timed out, or failed; a worker was
 # killed; the user pressed Ctrl-C, perhaps before hvdrun handled signals; hvdrun was killed.
 ENDINGS = {0, 1, 75, 124, 125, 128 + signal.SIGKILL, 128 + signal.SIGINT, -signal.SIGINT, -signal.SIGKILL}
+# It was stopped by a request; its launcher was killed, or it had not begun.
+DETACHED_ENDINGS = {128 + signal.SIGTERM, 69}
 # About two seconds: workers with a child each, in the one case in and out of collectives all the time.
 TRAINS = """
 import subprocess, sys, time
@@ -81,6 +85,31 @@ LAUNCHER_FAULTS: dict[str, Callable[[Cluster, Running], None]] = {
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_fault_leaves_no_process_and_no_file(build: BuildCluster, seed: int) -> None:
+    make_fault(build, seed)
+
+
+@pytest.mark.parametrize("seed", DETACHED_SEEDS)
+def test_a_random_fault_of_a_detached_job_leaves_no_process_and_no_file(build: BuildCluster, seed: int) -> None:
+    make_fault(build, seed, "--detach")
+
+
+def kill_launcher(cluster: Cluster) -> None:
+    """`kill -9` of all processes of hvdrun on its machine, of a detached job."""
+    for process in cluster.lab.launcher.processes():
+        if "--detach" in process.command:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def wait_detached(cluster: Cluster, limit_seconds: float) -> int | None:
+    """How a detached job ended, as `hvdrun wait` tells it; None where its machine is gone."""
+    if not cluster.lab.launcher.is_up:
+        return None
+    return cluster.start_on(cluster.lab.launcher, ["hvdrun", "wait", "last"]).wait(limit_seconds).returncode
+
+
+def make_fault(build: BuildCluster, seed: int, *more: str) -> None:
+    """One story; `more` are further words of hvdrun."""
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
     kind = "train" if seed % 2 else "sleep"
     fault = chance.choice([*FAULTS, *LAUNCHER_FAULTS])
@@ -92,13 +121,18 @@ def test_a_random_fault_leaves_no_process_and_no_file(build: BuildCluster, seed:
     lease = f"{LEASE_SECONDS:g}s"
     words = ("-np", "4", "-H", "host1:2,host2:1,host3:1", "--grace", "1s")
     limits = ("--lease", lease, "--launcher-timeout", lease)
-    running = cluster.start(*words, *limits, "python", "job.py", kind, forks=kind == "train")
+    running = cluster.start(*more, *words, *limits, "python", "job.py", kind, forks=kind == "train")
     time.sleep(moment_seconds)  # the moment is what is tested, and no event marks it
-    if fault in LAUNCHER_FAULTS:
+    if more and fault == "kill hvdrun":
+        kill_launcher(cluster)
+    elif more and fault == "press Ctrl-C" and not running.is_running:
+        assert cluster.start_on(cluster.lab.launcher, ["hvdrun", "stop"]).wait().returncode in {0, 69}
+    elif fault in LAUNCHER_FAULTS:
         LAUNCHER_FAULTS[fault](cluster, running)
     else:
         FAULTS[fault](cluster[host], chance)
     finished = running.wait(LIMIT_SECONDS)
+    waited = wait_detached(cluster, LIMIT_SECONDS) if more else None
     left = cluster.settle(with_sshd=False)
     cluster.end_sessions()
     story = f"seed {seed}: {kind}, {fault} ({host}) after {moment_seconds:.2f} s; exit code {finished.returncode}"
@@ -107,3 +141,4 @@ def test_a_random_fault_leaves_no_process_and_no_file(build: BuildCluster, seed:
     own_words = [line for line in finished.stderr.splitlines() if not line.startswith(("[", "  "))]
     assert all(line.startswith("hvdrun: ") for line in own_words), f"{story}\n{finished.stderr}"
     assert finished.returncode in ENDINGS, f"{story}\n{finished.stderr}"
+    assert waited is None or waited in {*ENDINGS, *DETACHED_ENDINGS}, f"{story}\n{finished.stderr}\n{waited}"
