@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hvdrun.options.option import Option
-from hvdrun.options.pages import ABOUT, EXAMPLES, EXIT_CODES, Rows, describe_all
+from hvdrun.options.pages import ABOUT, EXAMPLES, EXIT_CODES, PROGRAMS, Rows, describe_all
 from hvdrun.options.programs import AGENT, DOCTOR, JOB_PROGRAMS, STACKS, TIMELINE, TOKEN
 from hvdrun.options.table import OPTIONS
 
@@ -70,6 +70,7 @@ def render_manual() -> str:
     ]
     for heading, rows in describe_all():
         parts += [f".SS {_escape(heading)}", *_list_rows(rows)]
+    parts += [".SH PROGRAMS", *_list_rows((f"hvdrun {names}", meaning) for names, meaning in PROGRAMS)]
     parts += [".SH EXAMPLES", *_list_rows(EXAMPLES), ".SH EXIT STATUS", *_list_rows(EXIT_CODES)]
     return "\n".join(parts) + "\n"
 

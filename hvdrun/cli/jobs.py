@@ -17,6 +17,7 @@ from hvdrun.errors import OutputLostError, UsageError
 from hvdrun.jobs.errors import (
     JobAttachedError,
     JobElsewhereError,
+    JobNotFoundError,
     JobRunningError,
     LauncherLostError,
     OtherContainerError,
@@ -196,11 +197,11 @@ def find_detached(given: Mapping[str, RawValues], name: str, thing: str) -> Know
     """
     jobs = find_jobs()
     asked = str(given.get("job", ""))
-    detached = [job for job in jobs if job.record.is_detached]
+    detached = [job for job in jobs if job.folder is not None or job.state is JobState.ELSEWHERE]
     if asked and not any(job.name.startswith(asked) for job in detached) and asked != "last":
         detached = jobs
     job = _find(given, name, detached)
-    if not job.record.is_detached:
+    if job.folder is None:
         raise JobAttachedError(job.name, thing)
     return job
 
@@ -213,10 +214,14 @@ def _find(given: Mapping[str, RawValues], name: str, jobs: Sequence[KnownJob]) -
 
 
 def look_again(job: KnownJob) -> KnownJob:
-    """How a detached job is now; as before, if it was removed."""
-    if job.folder is None:
-        return job
-    return look_at(job.folder) or job
+    """How a detached job is now.
+
+    Raises:
+        JobNotFoundError: it was removed, or its folder is not on this machine's disks.
+    """
+    if job.folder is None or (now := look_at(job.folder)) is None:
+        raise JobNotFoundError(job.name)
+    return now
 
 
 def find_exit_code(job: KnownJob) -> int:
@@ -278,11 +283,14 @@ def _make_row(job: KnownJob, now: float) -> tuple[str, ...]:
         state = f"exit {job.exit_code}"
     elif job.state is JobState.RUNNING and not record.is_detached:
         state = "attached"
-    duration = describe_seconds((job.ended or now) - record.begun)
+    duration = describe_seconds((job.ended or now) - record.begun) if record.begun else ""
     return job.name, state, _tell_time(record.begun), duration, str(record.size), join_words(record.command)
 
 
 def _tell_time(seconds: float) -> str:
+    """Empty where it is not known."""
+    if not seconds:
+        return ""
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S}"
 
 

@@ -74,7 +74,8 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
             print_error(warning, with_time=display.marks_times)
 
     def work(writer: "Writer", note_start: Callable[[], None]) -> int:
-        start = StartWatch(note_start, expects_init=expects_init(spec.workers.command, spec.workers.directory))
+        joins = expects_init(spec.workers.command, spec.workers.directory)
+        start = StartWatch(note_start, expects_init=joins, limit_seconds=spec.limits.start_timeout_seconds)
         try:
             return run_prepared(prepared, launch, writer, start)
         except KeyboardInterrupt:

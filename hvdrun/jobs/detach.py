@@ -169,18 +169,22 @@ class _Relay:
             if self._held or not _is_own(piece):
                 self._held.append(piece)
             else:
-                show(piece)
+                self._show(piece)
 
     def tell_own(self) -> None:
         """Show the rest of what hvdrun has said."""
         self.follow()
         for piece in filter(_is_own, self._held):
-            show(piece)
+            self._show(piece)
 
     def tell_all(self) -> None:
         """Show the rest of all output."""
         self.follow()
         for piece in self._held:
+            self._show(piece)
+
+    def _show(self, piece: Piece) -> None:
+        with suppress(OSError):  # nobody reads it; the job goes on
             show(piece)
 
 

@@ -38,7 +38,7 @@ class JobFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = -1
+        self._lock = self._kept = -1
 
     @property
     def job(self) -> str:
@@ -56,13 +56,15 @@ class JobFolder:
         (self._hidden / _LOCK).touch(mode=0o600)
 
     def lock(self) -> None:
-        """Lock it for this process, until that ends.
+        """Lock it for this process, until that ends; and against systemd, which removes what is old from /var/tmp.
 
         Raises:
             OSError: that cannot be done.
         """
         self._lock = os.open(self._hidden / _LOCK, os.O_RDWR)
         fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._kept = os.open(self._hidden, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._kept, fcntl.LOCK_SH)
         self._hidden.rename(self.path)
 
     def end(self, exit_code: int) -> None:

@@ -103,16 +103,18 @@ def _find_detached(places: Places) -> Iterator[KnownJob]:
 
 
 def _ask(name: str) -> KnownJob | None:
-    """A job without a folder; None if it has ended, or is another user's."""
+    """A job without a folder in its place; None if it has ended, or is another user's."""
     try:
         document = ask(name, Question.RECORD, _ANSWER_SECONDS)
         if document is None:
             return None
         record = JobRecord.decode(document)
     except SilentJobError as error:
-        return KnownJob(JobRecord(name, ()), JobState.RUNNING, pid=error.pid or None)
+        return KnownJob(JobRecord(name, (), begun=0.0), JobState.RUNNING, pid=error.pid or None)
     except (ValueError, TypeError):  # a hvdrun of another version
-        record = JobRecord(name, ())
+        record = JobRecord(name, (), begun=0.0)
+    if record.folder and (job := look_at(JobFolder(Path(record.folder)))) is not None:
+        return job  # another XDG_STATE_HOME has it
     return KnownJob(record, JobState.RUNNING, pid=find_launcher(name))
 
 

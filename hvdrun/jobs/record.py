@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from hvdrun.jobs.places import find_places
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command
 
@@ -30,7 +31,8 @@ class JobRecord:
     size: how many workers it starts with. hosts: where, as far as they were named.
     begun: when hvdrun began, in seconds since 1970.
     machine: that of hvdrun; boot: which start of it.
-    is_detached: it outlives its terminal, and its output is in its folder.
+    is_detached: it outlives its terminal.
+    folder: of a detached job; "" for another one.
     marks_ranks: each line of the output begins with its rank.
     """
 
@@ -42,6 +44,7 @@ class JobRecord:
     machine: str = field(default_factory=lambda: os.uname().nodename)
     boot: str = field(default_factory=read_boot)
     is_detached: bool = False
+    folder: str = ""
     marks_ranks: bool = True
 
     @classmethod
@@ -54,6 +57,7 @@ class JobRecord:
             workers.size,
             tuple(host.name for host in workers.hosts),
             is_detached=spec.display.detach,
+            folder=str(find_places(os.environ).folders / job) if spec.display.detach else "",
             marks_ranks=spec.display.marks_ranks,
         )
 

@@ -1,6 +1,7 @@
 """When a job has started: all its workers have joined, or, of a program that never joins, all its processes run."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,11 +20,22 @@ class StartWatch:
     Args:
         note: is called then; None where nobody waits.
         expects_init: the program names a package with `init()`.
+        limit_seconds: how long no worker may join, when all processes run, until it counts as one that never does.
+        clock: the time in seconds.
     """
 
-    def __init__(self, note: Callable[[], None] | None = None, *, expects_init: bool = False) -> None:
+    def __init__(
+        self,
+        note: Callable[[], None] | None = None,
+        *,
+        expects_init: bool = False,
+        limit_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._note = note
-        self._expects_init = expects_init
+        self._patience_seconds = limit_seconds if expects_init else 0.0
+        self._clock = clock
+        self._all_run_since: float | None = None
         self._running: set[Worker] = set()
 
     @property
@@ -45,8 +57,14 @@ class StartWatch:
         """The job has this state now."""
         if self._note is None or state.outcome is not None:
             return
-        all_run = 0 < len(state.workers) <= len(self._running)
-        if state.generation is not None or (all_run and not self._expects_init and not state.waiting):
+        if self._all_run_since is None and 0 < len(state.workers) <= len(self._running):
+            self._all_run_since = self._clock()
+        never_joins = (
+            self._all_run_since is not None
+            and not state.waiting
+            and self._clock() - self._all_run_since >= self._patience_seconds
+        )
+        if state.generation is not None or never_joins:
             self._note()
             self._note = None
 

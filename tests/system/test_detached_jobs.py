@@ -65,10 +65,20 @@ def test_the_job_has_what_its_caller_has(hvdrun: Launcher) -> None:
 
 def test_hvdrun_returns_when_all_workers_have_joined(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", JOINS)
-    detach(hvdrun, "-np", "2", "python", "job.py")
+    job = detach(hvdrun, "-np", "2", "python", "job.py")
     wait_until(lambda: len(list(hvdrun.directory.glob("joined.*"))) == 2, "both to join")
-    assert ask(hvdrun, "stop").returncode == 0
-    assert ask(hvdrun, "wait", "last").returncode == 128 + signal.SIGTERM
+    assert ask(hvdrun, "stop", job).returncode == 0
+    assert ask(hvdrun, "wait", job).returncode == 128 + signal.SIGTERM
+
+
+def test_a_job_that_runs_is_found_from_another_state_folder(hvdrun: Launcher, tmp_path: Path) -> None:
+    hvdrun.write("job.py", TALKS)
+    job = detach(hvdrun, "-np", "1", "python", "job.py", "3")
+    words = [sys.executable, "-m", "hvdrun", "attach", job]
+    attached = hvdrun.start_words(words, {"XDG_STATE_HOME": str(tmp_path)})
+    attached.stdout.wait_for(r"\[0\] 0", 60)
+    (hvdrun.directory / "go").touch()
+    assert attached.wait().returncode == 7
 
 
 def test_the_job_goes_on_without_its_terminal_and_stops_on_request(hvdrun: Launcher) -> None:

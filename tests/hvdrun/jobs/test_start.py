@@ -29,15 +29,31 @@ def test_a_plain_program_has_started_when_all_processes_run() -> None:
     note.assert_called_once_with()
 
 
-@pytest.mark.parametrize("watch", [{"expects_init": True}, {"expects_init": False}])
-def test_a_program_that_joins_has_started_when_all_have_joined(watch: dict[str, bool]) -> None:
+@pytest.mark.parametrize("expects_init", [True, False])
+def test_a_program_that_joins_has_started_when_all_have_joined(expects_init: bool) -> None:
     note = Mock()
-    started = StartWatch(note, **watch)
+    started = StartWatch(note, expects_init=expects_init, limit_seconds=9.0, clock=lambda: 0.0)
     for worker in (A, B):
         started.note_running(worker)
     started.look(make_state(waiting=1))
     note.assert_not_called()
     started.look(make_state(joined=True))
+    note.assert_called_once_with()
+
+
+def test_a_program_that_only_might_join_has_started_after_a_while() -> None:
+    note, clock = Mock(), Mock(return_value=5.0)
+    watch = StartWatch(note, expects_init=True, limit_seconds=9.0, clock=clock)
+    for worker in (A, B):
+        watch.note_running(worker)
+    watch.look(make_state())
+    clock.return_value = 13.9
+    watch.look(make_state())
+    note.assert_not_called()
+    clock.return_value = 14.0
+    watch.look(make_state(waiting=1))
+    note.assert_not_called()
+    watch.look(make_state())
     note.assert_called_once_with()
 
 
