@@ -22,7 +22,7 @@ from hvdrun.jobs.errors import (
     LauncherLostError,
     OtherContainerError,
 )
-from hvdrun.jobs.known import JobState, KnownJob, choose, find_jobs, look_at
+from hvdrun.jobs.known import LAST, JobState, KnownJob, choose, find_jobs, look_at
 from hvdrun.jobs.known import remove as remove_folder
 from hvdrun.jobs.places import find_places
 from hvdrun.jobs.questions import find_launcher
@@ -71,7 +71,7 @@ def list_all(given: Mapping[str, RawValues], _: Say) -> Page:
 def wait(given: Mapping[str, RawValues], say: Say) -> Page:
     """`hvdrun wait`."""
     job = find_detached(given, "wait", "exit code")
-    with answer_interrupt(job, say) as interrupt:
+    with answer_interrupt(_leave(job, say)) as interrupt:
         while job.state is JobState.RUNNING and not interrupt:
             time.sleep(_LOOK_SECONDS)
             job = look_again(job)
@@ -96,7 +96,7 @@ def stop(given: Mapping[str, RawValues], say: Say) -> Page:
             for number in (signal.SIGTERM, signal.SIGCONT):  # perhaps Ctrl-Z has stopped it
                 signal.pidfd_send_signal(launcher, number)
             say(f"stopping the job {job.name}; hvdrun stop {job.name} again ends it at once")
-            with answer_interrupt(job, say) as interrupt:
+            with answer_interrupt(lambda: say(f"the job {job.name} still ends")) as interrupt:
                 while not interrupt and not select.select([launcher], [], [], _LOOK_SECONDS)[0]:
                     pass
             if interrupt:
@@ -118,7 +118,7 @@ def print_log(given: Mapping[str, RawValues], say: Say) -> Page:
         if "follow" not in given:
             _show_all(reader, chosen)
             return "", 0
-        with answer_interrupt(job, say) as interrupt:
+        with answer_interrupt(_leave(job, say)) as interrupt:
             job = _follow(job, reader, interrupt, chosen)
     if interrupt:
         return "", INTERRUPTED
@@ -130,7 +130,7 @@ def print_log(given: Mapping[str, RawValues], say: Say) -> Page:
 def attach(given: Mapping[str, RawValues], say: Say) -> Page:
     """`hvdrun attach`."""
     job = find_detached(given, "attach", "output")
-    with closing(LogReader(job.path)) as reader, answer_interrupt(job, say) as interrupt:
+    with closing(LogReader(job.path)) as reader, answer_interrupt(_leave(job, say)) as interrupt:
         if reader.skip_to(_SHOWN_BYTES):
             say(f"hvdrun logs {job.name} has the output before this")
         job = _follow(job, reader, interrupt)
@@ -198,7 +198,7 @@ def find_detached(given: Mapping[str, RawValues], name: str, thing: str) -> Know
     jobs = find_jobs()
     asked = str(given.get("job", ""))
     detached = [job for job in jobs if job.folder is not None or job.state is JobState.ELSEWHERE]
-    if asked and not any(job.name.startswith(asked) for job in detached) and asked != "last":
+    if asked and not any(job.name.startswith(asked) for job in detached) and asked != LAST:
         detached = jobs
     job = _find(given, name, detached)
     if job.folder is None:
@@ -244,13 +244,13 @@ def _describe_end(job: KnownJob) -> str:
 
 
 @contextmanager
-def answer_interrupt(job: KnownJob, say: Say) -> Iterator[list[int]]:
-    """Ctrl-C leaves a job that runs, and says how to stop it; what is yielded is empty until then."""
+def answer_interrupt(tell: Callable[[], None]) -> Iterator[list[int]]:
+    """Ctrl-C leaves a job that runs, and is told; what is yielded is empty until then."""
     pressed: list[int] = []
 
     def note(number: int, _: object) -> None:
         if not pressed:
-            say(f"the job {job.name} goes on: hvdrun stop {job.name} stops it")
+            tell()
         pressed.append(number)
 
     former = signal.signal(signal.SIGINT, note)
@@ -258,6 +258,10 @@ def answer_interrupt(job: KnownJob, say: Say) -> Iterator[list[int]]:
         yield pressed
     finally:
         signal.signal(signal.SIGINT, former)
+
+
+def _leave(job: KnownJob, say: Say) -> Callable[[], None]:
+    return lambda: say(f"the job {job.name} goes on: hvdrun stop {job.name} stops it")
 
 
 def describe(job: KnownJob) -> dict[str, Any]:

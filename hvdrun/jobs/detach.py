@@ -121,14 +121,13 @@ def _passing_on(child: int, kept: set[int | signal.Signals]) -> Iterator[None]:
     def pass_on(number: int, _: object) -> None:
         os.kill(child, number)  # its pid stays its own until it is reaped
 
-    for number in _PASSED_ON:
-        signal.signal(number, pass_on)
+    former = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
     signal.pthread_sigmask(signal.SIG_SETMASK, kept)
     try:
         yield
     finally:
-        for number in _PASSED_ON:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def _await_start(folder: JobFolder, started: int, child: int) -> int:

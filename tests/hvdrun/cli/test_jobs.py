@@ -152,6 +152,15 @@ def test_stop_returns_when_the_launcher_has_ended(place: Path, capsys: pytest.Ca
     assert "stopping the job feed; hvdrun stop feed again ends it at once" in capsys.readouterr().err
 
 
+def test_ctrl_c_leaves_a_job_that_stops(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = JobFolder(place / "feed")
+    folder.create(JobRecord("feed", ("sleep", "9"), is_detached=True))
+    with holding(folder, signal.SIG_IGN):
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        assert main(["stop"]) == 130
+    assert capsys.readouterr().err.endswith("hvdrun: the job feed still ends\n")
+
+
 def test_stop_of_an_ended_job_says_its_end(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_folder(place, "c0ffee", 3)
     assert main(["stop", "c0ffee"]) == 0

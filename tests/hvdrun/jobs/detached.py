@@ -22,15 +22,16 @@ def make_folder(place: Path, job: str, exit_code: int | None = None, begun: floa
 
 
 @contextmanager
-def holding(folder: JobFolder) -> Iterator[int]:
-    """Let another process be the launcher; its pid."""
+def holding(folder: JobFolder, on_stop: signal.Handlers = signal.SIG_DFL) -> Iterator[int]:
+    """Let another process be the launcher, which answers SIGTERM so; its pid."""
     begun, begin = os.pipe()
     pid = os.fork()
     if not pid:
+        signal.signal(signal.SIGTERM, on_stop)
         folder.lock()
         os.write(begin, b"1")
-        signal.pause()
-        os._exit(0)
+        while True:
+            signal.pause()
     os.close(begin)
     os.read(begun, 1)
     os.close(begun)

@@ -30,7 +30,7 @@ HOSTS = ("host1", "host2", "host3")
 # The job has succeeded; a worker has lost its peers; a host was lost; the start timed out, or failed; a worker was
 # killed; the user pressed Ctrl-C, perhaps before hvdrun handled signals; hvdrun was killed.
 ENDINGS = {0, 1, 75, 124, 125, 128 + signal.SIGKILL, 128 + signal.SIGINT, -signal.SIGINT, -signal.SIGKILL}
-# It was stopped by a request; its launcher was killed, or it had not begun.
+# The codes of a request to stop, and of a launcher that was killed, or of a job that had not begun.
 DETACHED_ENDINGS = {128 + signal.SIGTERM, 69}
 # About two seconds: workers with a child each, in the one case in and out of collectives all the time.
 TRAINS = """
