@@ -95,6 +95,7 @@ JOBS = {
     "sum up losses": LONG,
     "wait for a signal": SHORT,
     "wait for what a signal may cut short": SHORT,
+    "look for the start": ("--detach", *LONG),
 }
 DEAREST = {"abandon an agent", "authenticate an agent", "close an agent", "read standard input", "report agents"}
 AT_LISTENER = {
@@ -106,7 +107,7 @@ AT_TERMINAL = {"show the start"}
 OF_AGENTS = {"join and serve", "forward a call to the rendezvous"}  # `hvdrun agent` ends by them
 ELSEWHERE = {
     "examine this host",  # of an agent, which answers why it cannot: see tests/hvdrun/agent/test_examiner.py
-    "answer hvdrun stacks",  # waits for a client, see tests/system/test_hangs.py
+    "answer a question",  # waits for a client, see tests/hvdrun/jobs/test_questions.py
     "find the ranks that hold up the others",  # waits for a hang, see tests/hvdrun/hangs/test_hold_ups.py
     "tick",  # of the server, see tests/rendezvous/server/test_server.py
     "tell the start",  # of run() where a person watches, see tests/hvdrun/console/test_start_line.py
