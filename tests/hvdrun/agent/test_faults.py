@@ -48,6 +48,7 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[Order | str, ...]]] = {
     "read the forkserver's answers": (SCRIPT, ()),
     "read the sequencer's reports": (SLEEP, (PREPARE,)),
     "report to the server": (SLEEP, (LAUNCH,)),
+    "report what the workers' time is spent on": (SLEEP, ()),
     "start a server of gRPC": (SLEEP, (LAUNCH,)),
     "start a worker": (SLEEP, (LAUNCH,)),
     "start the sequencer": (SLEEP, (PREPARE,)),
