@@ -12,7 +12,8 @@ _EARLY_IN_SCRIPT = re.compile(rf"""["']({"|".join(_EARLY_PREFIXES)})[A-Z0-9_]+["
 _THREADS = "OMP_NUM_THREADS"
 _THREADS_SUFFIX = "_NUM_THREADS"
 
-_NAMES_HVD = re.compile(rb"\b(worker_runtime|horovod)\b")
+# A script of torch.distributed imports Snapshot alone, and does not call `init()`.
+_NAMES_HVD = re.compile(rb"\b(worker_runtime|horovod|hvdrun\.(torch|mxnet)\b(?![ \t]+import[ \t]+Snapshot\b))\b")
 _IMPORTS_MPI = re.compile(rb"^[ \t]*(from[ \t]+mpi4py\b|import[ \t][^#\n]*\bmpi4py\b)", re.MULTILINE)
 _NAMES_FILE_STORE = re.compile(rb"""\binit_method[ \t]*=[ \t]*[rf]?["']file:""")
 _WANTS_TORCH = re.compile(rb"\b(torch|worker_runtime|horovod|lightning|transformers|accelerate)\b")

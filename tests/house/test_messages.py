@@ -118,6 +118,7 @@ def show_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, absent, None)
             yield catch(partial(find_module, absent, "horovod.torch"))
+    yield f"hvdrun.torch cannot be imported: {sys.executable} has no torch; install it there"
 
 
 def show_mismatches() -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import assert_type
 
 import torch
 
+import hvdrun.torch
 import worker_runtime.mxnet as mxnet_hvd
 import worker_runtime.torch as hvd
 
@@ -19,6 +20,7 @@ def use_torch(x: torch.Tensor) -> None:
     group, sets = [x, x], hvd.add_process_set([0])
     assert_type(hvd.allreduce(x, None, "x", hvd.Compression.fp16, hvd.Sum, 1.0, 1.0, EVERYONE), torch.Tensor)
     assert_type(hvd.allreduce_(x, None, "x", hvd.Sum, 1.0, 1.0, sets), torch.Tensor)
+    assert_type(hvdrun.torch.allreduce(x, op=hvdrun.torch.Sum), torch.Tensor)
     assert_type(hvd.allreduce_async(x, None, "x", hvd.Sum, 1.0, 1.0, EVERYONE), int)
     assert_type(hvd.allreduce_async_(x, None, "x", hvd.Sum, 1.0, 1.0, EVERYONE), int)
     assert_type(hvd.grouped_allreduce(group, None, "x", hvd.Compression.none, hvd.Sum), list[torch.Tensor])

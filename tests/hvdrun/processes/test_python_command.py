@@ -94,7 +94,13 @@ def test_the_python_that_a_command_starts_is_its_first_word(command: tuple[str, 
 
 @pytest.mark.parametrize(
     ("source", "named"),
-    [(b"import horovod.torch as hvd", True), (b"from worker_runtime import torch", True), (b"import torch", False)],
+    [
+        (b"import horovod.torch as hvd", True),
+        (b"from worker_runtime import torch", True),
+        (b"import hvdrun.torch as hvd", True),
+        (b"from hvdrun.torch import Snapshot", False),
+        (b"import torch", False),
+    ],
 )
 def test_a_script_that_names_what_has_init_is_known(source: bytes, *, named: bool) -> None:
     assert python_command.names_hvd(source) is named
