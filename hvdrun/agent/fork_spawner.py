@@ -131,7 +131,8 @@ class ForkSpawner:
             self._forkserver.kill(reason)
 
     async def close(self) -> None:
-        """End the forkserver; no other is started."""
+        """End the forkserver, and let go of the memories of snapshots; no other worker is started."""
+        self._environment.memories.close()
         forkserver, self._forkserver = self._forkserver, None
         if forkserver is not None:
             await forkserver.close()
@@ -182,11 +183,13 @@ class ForkSpawner:
             threads=threads,
         )
 
+        memory = self._environment.memories.find(launch.worker.slot)
+
         def bind(pid: int) -> None:
             self._exec.binder.bind(pid, launch.assignment.local_rank)
 
         return await start_worker(
-            lambda streams: forkserver.fork(request, streams, bind),
+            lambda streams: forkserver.fork(request, streams, bind, memory),
             reads=launch.assignment.rank == begin.workers.stdin_rank,
         )
 

@@ -106,7 +106,11 @@ class Forkserver:
         return self._ready.done() and self._ready.result() == ""
 
     async def fork(
-        self, request: ForkRequest, streams: StandardStreams, prepare: Callable[[int], None] | None = None
+        self,
+        request: ForkRequest,
+        streams: StandardStreams,
+        prepare: Callable[[int], None] | None = None,
+        memory: int | None = None,
     ) -> int:
         """Fork a worker, and let it run; returns its pid.
 
@@ -114,6 +118,7 @@ class Forkserver:
             request: the worker's program, environment and working directory.
             streams: its standard streams; the caller keeps these descriptors.
             prepare: gets the pid before the worker runs any code; where it raises, the worker runs none.
+            memory: the descriptor of its memory of snapshots.
 
         Raises:
             ForkserverError: it cannot; no worker runs.
@@ -129,7 +134,7 @@ class Forkserver:
 
         try:
             async with self._sending:
-                await self._send(encode(request), (*streams, gate))
+                await self._send(encode(request), (*streams, gate, *(() if memory is None else (memory,))))
             pid = await answer
             if prepare is not None:
                 prepare(pid)

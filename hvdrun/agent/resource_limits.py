@@ -12,7 +12,7 @@ from pathlib import Path
 from hvdrun.processes.scarcity import THREADS
 from hvdrun.spec.slurm_lists import expand_counts, expand_hosts
 
-FILES_PER_WORKER = 2  # of the agent: the worker's output and errors
+FILES_PER_WORKER = 3  # of the agent: the worker's output and errors, and the memory of its snapshots
 _SPARE_FILES = 64  # that the agent has open, or needs to look at processes
 _TASKS_FIELD = 3  # of /proc/loadavg: "running/all" of the machine's processes and threads
 _THREADS_FIELD = 17  # of /proc/PID/stat, behind the name in parentheses

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hvdrun.agent.snapshot_memories import SnapshotMemories
 from hvdrun.errors import CommandNotExecutableError, HvdrunError
 from hvdrun.processes.binding import Binder, BindTo
 from hvdrun.processes.child import StandardStreams, Start, open_pipe, start_child
@@ -21,6 +22,7 @@ from rendezvous.bootstrap import (
     INCARNATION,
     JOB,
     SLOT,
+    SNAPSHOT_FD,
     Bootstrap,
     horovod_environment,
     name_error_file,
@@ -95,6 +97,7 @@ class ExecSpawner:
         """Start one worker by exec; see `Spawner`."""
         begin = self._begin
         environment = self._environment.of(launch)
+        memory = self._environment.memories.find(launch.worker.slot)
         executable = find_executable(begin.command[0], begin.directory, environment)
 
         async def start(streams: StandardStreams) -> int:
@@ -106,6 +109,7 @@ class ExecSpawner:
                         directory=begin.directory,
                         environment=environment,
                         executable=executable,
+                        descriptors=() if memory is None else (memory,),
                     )
                 except OSError as error:
                     raise explain_failure(error, executable, begin.directory) from error
@@ -136,11 +140,15 @@ async def start_worker(start: Start, *, reads: bool) -> Spawned:
 
 
 class WorkerEnvironment:
-    """The variables of each worker: the job's, how to reach the agent, its rank and the sizes."""
+    """The variables of each worker: the job's, how to reach the agent, its rank and the sizes.
+
+    memories: of the workers' snapshots.
+    """
 
     def __init__(self, begin: Begin, socket: Path) -> None:
         self._begin = begin
         self._socket = socket
+        self.memories = SnapshotMemories(begin.environment)
 
     def of(self, launch: Launch) -> dict[bytes, bytes]:
         """All variables of one worker."""
@@ -163,6 +171,8 @@ class WorkerEnvironment:
             added |= torch_worker_environment(launch.worker.incarnation - 1, begin.job)
 
         added[ERROR_FILE] = str(name_error_file(self._socket, launch.worker))
+        if (memory := self.memories.find(launch.worker.slot)) is not None:
+            added[SNAPSHOT_FD] = str(memory)
         own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
         return {**_name_interface(begin.interface), **begin.environment, **own}
 

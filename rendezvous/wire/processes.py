@@ -2,7 +2,8 @@
 
 The forkserver has one end of a socket pair. In both directions a message is a four-byte length, most significant byte
 first, and a JSON object. The first byte of a request carries four descriptors: the worker's three standard streams, and
-its gate. The agent writes a byte to the gate when it has recorded the worker, which then runs the program; a worker
+its gate. A fifth one is the memory of its snapshots; the worker has it under the number that its environment names. The
+agent writes a byte to the gate when it has recorded the worker, which then runs the program; a worker
 whose gate is closed exits. So no worker runs without the agent's knowledge, whichever process is killed. Undecodable
 bytes in texts are surrogates, as in Python's file system encoding, so that any environment and path arrive unchanged.
 
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 LENGTH = struct.Struct(">I")
-DESCRIPTORS = 4  # that travel with a request: standard input, output and error, and the gate
+DESCRIPTORS = 5  # that travel with a request at most: standard input, output and error, the gate, and a memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from worker_runtime.rendezvous import (
     DESCRIPTORS,
     LENGTH,
+    SNAPSHOT_FD,
     Forked,
     ForkRequest,
     Message,
@@ -46,6 +47,7 @@ from worker_runtime.startup.program import Program
 
 _OUTPUTS = (1, 2)
 _STANDARD = (0, *_OUTPUTS)
+_STREAMS_AND_GATE = 4
 _PID_BYTES = 32
 _IDLE_SECONDS = 5.0  # the first workers import and connect on the same cores meanwhile
 
@@ -80,9 +82,9 @@ def serve(descriptor: str, words: str, modules: str) -> Program:
         pid = fork_twice()
         if pid == 0:
             agent.close()  # else the agent would not notice the forkserver's death
-            *streams, gate = descriptors
+            *streams, gate = descriptors[:_STREAMS_AND_GATE]
             pass_gate(gate)
-            return become(request, streams, said)
+            return become(request, streams, said, descriptors[_STREAMS_AND_GATE:])
         for sent in descriptors:
             os.close(sent)
         agent.sendall(encode(Forked(request.number, pid)))
@@ -193,15 +195,21 @@ def pass_gate(gate: int) -> None:
         os._exit(0)
 
 
-def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) -> Program:
+def become(
+    request: ForkRequest, streams: Sequence[int], said: Sequence[bytes], memories: Sequence[int] = ()
+) -> Program:
     """Become the requested worker; if that fails in this process, execute the command instead.
 
     Args:
         request: the request.
         streams: the descriptors of standard input, output and error.
         said: the output of the imports on standard output and error, which is printed first.
+        memories: the descriptor of its memory of snapshots, where it has one.
     """
-    process_image.take_streams(streams)
+    memory = None
+    if memories:
+        memory = memories[0], int(request.environment[SNAPSHOT_FD])
+    process_image.take_descriptors(streams, memory)
     try:
         process_image.take_environment(request.environment)
         process_image.show(request.arguments, request.environment)
@@ -212,6 +220,8 @@ def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) 
         loaded = program.load(request.arguments)
     except BaseException:  # noqa: BLE001 - Python itself reports the error of the program
         os.execve(request.executable, request.arguments, request.environment)  # noqa: S606 - the user's own command
+    if memory is not None:
+        os.set_inheritable(memory[1], False)  # noqa: FBT003 - os's signature
     isolation.hide()
     stack_handler.register(os.environ)
     mpi_notice.listen(os.environ)

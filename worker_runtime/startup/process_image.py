@@ -25,15 +25,25 @@ _FIRST_STAT_FIELD = 3  # after the name in parentheses
 _STANDARD = 3  # descriptors that stay
 
 
-def take_streams(streams: Sequence[int]) -> None:
+def take_descriptors(streams: Sequence[int], memory: tuple[int, int] | None = None) -> None:
     """Make these descriptors standard input, output and error, and close all others.
 
     Python's stream objects stay, since libraries may hold them; their state of the former descriptors (seekability,
     buffers) is reset.
+
+    Args:
+        streams: the three.
+        memory: another one to keep, and its new number.
     """
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
-    os.closerange(_STANDARD, max(list_descriptors(), default=0) + 1)
+    first = _STANDARD
+    if memory is not None:
+        descriptor, target = memory
+        os.dup2(descriptor, target)
+        os.closerange(first, target)
+        first = target + 1
+    os.closerange(first, max(list_descriptors(), default=0) + 1)
     for descriptor, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)):
         if type(stream) is io.TextIOWrapper:  # None if the descriptor was closed
             _renew(stream, descriptor)

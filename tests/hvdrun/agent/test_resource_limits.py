@@ -79,10 +79,10 @@ def test_the_control_group_of_the_process_limits_its_tasks(
     assert "but pids.max of the control group leaves 36; " in (room.find_shortage(21) or "")
 
 
-def test_each_worker_needs_two_files_of_the_agent(room: ResourceLimits, limits: dict[int, int]) -> None:
-    limits[resource.RLIMIT_NOFILE] = 300
+def test_each_worker_needs_three_files_of_the_agent(room: ResourceLimits, limits: dict[int, int]) -> None:
+    limits[resource.RLIMIT_NOFILE] = 400
     assert room.find_shortage(100) is None
-    assert "200 workers need 464 open files, but `ulimit -Hn` is 300" in (room.find_shortage(200) or "")
+    assert "200 workers need 664 open files, but `ulimit -Hn` is 400" in (room.find_shortage(200) or "")
 
 
 @pytest.mark.parametrize(("uid", "fits"), [(0, True), (1000, False)])
