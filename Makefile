@@ -33,7 +33,8 @@ help:
 	@echo "              stop notices for hosts in another,"
 	@echo "              100,000 random histories of the core, 400 random programs of collectives, 10,000 random"
 	@echo "              trainings, 1,000 random corruptions of one, 200 elastic trainings of MXNet with random losses, half"
-	@echo "              an hour of healthy ranks that keep others waiting, and a Gluon training on four ranks"
+	@echo "              an hour of healthy ranks that keep others waiting, 200 random losses of jobs with snapshots, and a Gluon"
+	@echo "              training on four ranks"
 	@echo "make gpu      run every test that needs a GPU, and print one page of what it found; without one it says 0 run"
 	@echo "make bench    measure, beside torchrun, DDP, gloo, MXNet alone, and Horovod where it is installed"
 	@echo "make docs     build the documentation into build/site, which opens in a browser from the disk"
@@ -74,6 +75,7 @@ soak: setup
 	  tests/system/test_recovery.py tests/system/test_many_generations.py tests/system/test_horovod_training.py \
 	  --timeout=3600
 	HVDRUN_SOAK_RUNS=400 $(BIN)/pytest tests/system/test_random_losses.py --timeout=3600
+	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/test_snapshots.py --timeout=3600
 	HVDRUN_SOAK_RUNS=200 $(BIN)/pytest tests/system/test_mxnet_recoveries.py --timeout=3600
 	HVDRUN_SOAK_MINUTES=30 $(BIN)/pytest tests/system/test_healthy_waits.py -o faulthandler_timeout=0
 	HVDRUN_SOAK_WORKERS=4 $(BIN)/pytest tests/worker_runtime/mxnet/test_trainer.py --timeout=3600

@@ -510,6 +510,30 @@ class CheckpointError(RuntimeError):
     """
 
 
+class SnapshotError(RuntimeError):
+    """A Snapshot cannot keep or load the state of this program.
+
+    Message: NAME cannot be in a Snapshot: CLASS lies on several ranks, and no rank has all of it; write checkpoints
+        instead
+    Cause: FSDP, tensor parallelism, ZeRO or DeepSpeed divide the state among the ranks.
+    Remedy: Write checkpoints with torch.distributed.checkpoint.
+
+    Message: two copies of the state need SIZE on each host, and the memory of this host leaves SIZE
+    Message: two copies of the state need SIZE on each host, and memory.max of the control group leaves SIZE
+    Cause: The host, or the container, has too little memory for two more copies of model and optimizer.
+    Remedy: Use a host with more memory, or write checkpoints.
+
+    Message: restore() needs the ranks' process group: call torch.distributed.init_process_group() before
+    Cause: The script calls `restore()` too early, or uses `hvd.init()` alone.
+    Remedy: Call it after `init_process_group()`. With `hvd.init()`, use `hvd.elastic`.
+
+    Message: the snapshot has NAMES, and this program keeps NAMES: start a new job
+    Message: NAME cannot load its snapshot: ERROR: start a new job
+    Cause: The script was changed while its job ran.
+    Remedy: End the job, and start it again.
+    """
+
+
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error
     """A signal to `elastic.run`, not an error: hosts were added or removed. All ranks raise it.
 

@@ -67,7 +67,17 @@ NCCL_LINK NVTX_INCLUDE BUILD_ARCH_FLAGS CMAKE DEBUG SKIP_COMPILE
 HOROVODS_VARIABLES = {f"HOROVOD_{name}" for name in _HOROVODS_NAMES.split()}
 # By these an agent gives its workers their numbers; no user sets them.
 INTERNAL_VARIABLES = {
-    *("HVD_ADDRESS", "HVD_INCARNATION", "HVD_JOB", "HVD_LATE", "HVD_LEASE", "HVD_MEMBER", "HVD_SLOT", "HVD_SOCKET"),
+    *(
+        "HVD_ADDRESS",
+        "HVD_INCARNATION",
+        "HVD_JOB",
+        "HVD_LATE",
+        "HVD_LEASE",
+        "HVD_MEMBER",
+        "HVD_SLOT",
+        "HVD_SNAPSHOT_FD",
+        "HVD_SOCKET",
+    ),
     "HVD_START_TIMEOUT",
 }
 # Errors that reach a user derive from these.

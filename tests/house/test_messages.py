@@ -65,7 +65,7 @@ def test_each_message_in_a_docstring_reads_like_one_that_is_printed(
     docstrings = (ast.get_docstring(node) or "" for _, node in page["find_definitions"]())
     messages = [message for docstring in docstrings for message in page["list_messages"](docstring)]
     shown = [*show_ends(), *show_errors_of_hvdrun(), *show_mismatches(), *show_imports(monkeypatch)]
-    shown += [*show_checkpoints(tmp_path), *show_errors_of_workers(), ALONE, explain("2")]
+    shown += [*show_checkpoints(tmp_path), *show_snapshots(), *show_errors_of_workers(), ALONE, explain("2")]
     assert messages
     assert [each for each in messages if not any(map(make_pattern(each).match, shown))] == []
 
@@ -163,6 +163,19 @@ def show_not_finite() -> str:
     check = importlib.import_module("worker_runtime.reduction.finite").FiniteCheck(raises=True)
     check.look_alone([importlib.import_module("worker_runtime.reduction.bucket").Entry(parameter, "fc.weight")], 0)
     return catch(check.settle)
+
+
+def show_snapshots() -> Iterator[str]:
+    snapshot = importlib.import_module("worker_runtime.torch.snapshot")
+    yield snapshot._REFUSAL.format("model", "DTensor")
+    for place in ("the memory of this host", "memory.max of the control group"):
+        yield snapshot._SHORTAGE.format("2 GiB", f"{place} leaves 1 GiB")
+    yield catch(lambda: importlib.import_module("worker_runtime.snapshots.process_group").find_group(2))
+    description = importlib.import_module("worker_runtime.snapshots.contents").Packer().pack({"step": 1})[0]
+    kept = snapshot.Snapshot(epoch=1)
+    yield catch(lambda: kept._load(description, b""))
+    other = snapshot.Snapshot(step=SimpleNamespace(state_dict=dict, load_state_dict=list))
+    yield catch(lambda: other._load(description, b""))
 
 
 def catch(call: Callable[[], object]) -> str:

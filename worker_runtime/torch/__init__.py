@@ -18,6 +18,7 @@ from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
 if TYPE_CHECKING:
     from worker_runtime.torch.loaders import split_data
     from worker_runtime.torch.preparation import describe_device, pin_device, prepare, scale_learning_rate
+    from worker_runtime.torch.snapshot import Snapshot
 else:
 
     def __getattr__(name: str) -> object:
@@ -28,6 +29,7 @@ else:
 
 
 _LATE = {
+    "Snapshot": "worker_runtime.torch.snapshot",
     "describe_device": "worker_runtime.torch.preparation",
     "pin_device": "worker_runtime.torch.preparation",
     "prepare": "worker_runtime.torch.preparation",
@@ -38,6 +40,7 @@ _LATE = {
 __all__ = [
     "Compression",
     "DistributedOptimizer",
+    "Snapshot",
     "SyncBatchNorm",
     "broadcast_optimizer_state",
     "broadcast_parameters",

@@ -1,0 +1,282 @@
+"""`Snapshot`: what one life of a worker has saved, the next one continues from; what it refuses."""
+
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from worker_runtime.errors import SnapshotError
+from worker_runtime.snapshots import free_memory
+from worker_runtime.torch import Snapshot, snapshot
+
+
+@pytest.fixture
+def slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The memory of this process's slot."""
+    descriptor = os.memfd_create("hvdrun-snapshot")
+    monkeypatch.setenv("HVD_SNAPSHOT_FD", str(descriptor))
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A process group of one rank."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Life:
+    """A training, as a new process has it."""
+
+    def __init__(self, life: int, **options: Any) -> None:
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(life)
+        torch.manual_seed(life)
+        random.seed(life)
+        self.model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
+        values = {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "step": 0}
+        self.snapshot: Any = Snapshot(**values, history=[], **options)
+
+    def train(self, steps: int) -> None:
+        """So many steps."""
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            self.model(torch.rand(8, 3) * random.random()).sum().backward()  # noqa: S311 - the global one
+            self.optimizer.step()
+            self.schedule.step()
+            self.snapshot.step += 1
+            self.snapshot.history.append(self.schedule.get_last_lr()[0])
+            self.snapshot.save()
+
+    def show(self) -> object:
+        """All that a continued training has in common with one that was not interrupted."""
+        tensors = [*self.model.state_dict().values()]
+        states = self.optimizer.state_dict()["state"]
+        tensors += [states[number][name] for number in states for name in sorted(states[number])]
+        numbers = self.snapshot.step, self.snapshot.history, self.optimizer.param_groups[0]["lr"]
+        return [tensor.tolist() for tensor in tensors], numbers, torch.rand(1).item(), random.random()  # noqa: S311 - the global one
+
+    def end(self) -> None:
+        """Let go of the memory."""
+        self.snapshot._await_writer()
+        del self.snapshot
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restored after the test."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+@pytest.mark.parametrize("options", [{}, {"in_background": True}])
+def test_a_later_life_continues_bit_for_bit(slot: int, options: dict[str, Any]) -> None:
+    whole = Life(0, **options)
+    whole.train(6)
+    expected = whole.show()
+    whole.end()
+    os.ftruncate(slot, 0)
+
+    first = Life(0, **options)
+    assert not first.snapshot.restore()
+    first.train(3)
+    first.end()
+    for life in (1, 2):  # the second one finds what the first one has not overwritten
+        following = Life(life, **options)
+        assert following.snapshot.restore()
+        assert following.snapshot.step == 2 + life
+        following.train(1 if life == 1 else 2)
+        if life == 2:
+            assert following.show() == expected
+        following.end()
+
+
+def test_a_restored_training_does_not_write_into_the_snapshot(slot: int) -> None:
+    assert slot
+    first = Life(0)
+    first.train(3)
+    first.end()
+    shown = []
+    for life in (1, 2):
+        following = Life(life, every=100)
+        following.snapshot.restore()
+        shown.append(following.show())
+        following.train(2)
+        following.end()
+    assert shown[0] == shown[1]
+
+
+def test_one_of_several_saves_is_kept(slot: int) -> None:
+    assert slot
+    first = Life(0, every=3)
+    first.train(8)
+    first.end()
+    following = Life(1, every=3)
+    assert following.snapshot.restore()
+    assert following.snapshot.step == 6
+    following.end()
+
+
+def test_a_model_is_the_same_with_ddp(slot: int, alone: None) -> None:
+    assert (slot, alone) == (slot, None)
+    model = torch.nn.Linear(2, 2)
+    kept = Snapshot(model=DistributedDataParallel(model))
+    kept.save()
+    del kept
+    other = torch.nn.Linear(2, 2)
+    assert Snapshot(model=other).restore()
+    assert torch.equal(other.weight, model.weight)
+
+
+def test_tensors_of_any_form_are_kept(slot: int) -> None:
+    assert slot
+    values = {
+        "bits": torch.tensor([True, False]),
+        "halves": torch.arange(6, dtype=torch.bfloat16).view(2, 3).t(),
+        "number": torch.tensor(3.5),
+        "nothing": torch.empty(0, 4),
+        "sparse": torch.eye(2).to_sparse(),
+        "nested": {"list": [torch.ones(1), (torch.zeros(2), "text")]},
+    }
+    kept = Snapshot(**values)
+    kept.save()
+    del kept
+    found = Snapshot(**dict.fromkeys(values))
+    assert found.restore()
+    assert torch.equal(found.bits, values["bits"])
+    assert torch.equal(found.halves, values["halves"])
+    assert found.halves.dtype is torch.bfloat16
+    assert (found.number.item(), found.nothing.shape) == (3.5, (0, 4))
+    assert torch.equal(found.sparse.to_dense(), torch.eye(2))
+    assert found.nested["list"][1][1] == "text"
+
+
+@pytest.mark.usefixtures("slot")
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (
+            {"model": torch.nn.Linear(2, 2)},
+            "the snapshot has model, step, and this program keeps model: start a new job",
+        ),
+        ({"model": torch.nn.Linear(2, 3), "step": 0}, "model cannot load its snapshot: .*size mismatch for weight"),
+    ],
+)
+def test_another_set_of_names_or_shapes_is_refused(other: dict[str, Any], sentence: str) -> None:
+    kept = Snapshot(model=torch.nn.Linear(2, 2), step=0)
+    kept.save()
+    del kept
+    with pytest.raises(SnapshotError, match=sentence):
+        Snapshot(**other).restore()
+
+
+def make_zero(model: torch.nn.Module) -> torch.optim.Optimizer:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.script, when torch imports it
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: PLC0415 - under the filter
+
+    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=1)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda model: {"model": fully_shard(model)}, "FSDPModule"),
+        (lambda model: {"model": FullyShardedDataParallel(model, device_id=torch.device("cpu"))}, "FullyShardedData"),
+        (lambda model: {"optimizer": make_zero(model)}, "ZeroRedund"),
+        (lambda model: {"optimizer": torch.optim.SGD(fully_shard(model).parameters())}, "DTensor"),
+        (lambda model: {"weight": next(fully_shard(model).parameters())}, "DTensor"),
+    ],
+    ids=["fully_shard", "FSDP", "ZeRO", "an optimizer of fully_shard", "a DTensor"],
+)
+def test_objects_that_lie_on_several_ranks_are_refused_by_name(make: Any, name: str) -> None:
+    given = make(torch.nn.Linear(2, 2))
+    with pytest.raises(
+        SnapshotError, match=f"{next(iter(given))} cannot be in a Snapshot: {name}.* lies on several ranks"
+    ):
+        Snapshot(**given)
+
+
+class DeepSpeedEngine(torch.nn.Module):
+    """As the class of that name."""
+
+
+DeepSpeedEngine.__module__ = "deepspeed.runtime.engine"
+
+
+def test_an_engine_of_deepspeed_is_refused_by_name() -> None:
+    with pytest.raises(SnapshotError, match="model cannot be in a Snapshot: DeepSpeedEngine lies on several ranks"):
+        Snapshot(model=DeepSpeedEngine())
+
+
+def test_a_job_without_restarts_keeps_nothing_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HVD_JOB", "job")
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        kept = Snapshot(step=0)
+        assert not kept.restore()
+        kept.step = 1
+        kept.save()
+    sentence = "hvdrun: Snapshot keeps nothing: this job starts no worker again; give hvdrun --max-restarts.\n"
+    assert capfd.readouterr().err == sentence
+
+
+def test_a_number_of_another_file_is_no_memory(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HVD_SNAPSHOT_FD", "0")
+    assert not Snapshot(step=0).restore()
+    assert "hvdrun has not started this program" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("slot")
+def test_too_little_memory_is_refused_before_the_first_save(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 1000 kB\n")
+    monkeypatch.setattr(snapshot, "find_shortage", lambda needed: free_memory.find_shortage(needed, tmp_path))
+    kept = Snapshot(weight=torch.zeros(1 << 20))
+    with pytest.raises(
+        SnapshotError, match="two copies of the state need 8192 KiB on each host, and the memory of this"
+    ):
+        kept.save()
+
+
+@pytest.mark.usefixtures("slot")
+def test_one_snapshot_has_all() -> None:
+    kept = Snapshot(step=0)
+    with pytest.raises(SnapshotError, match="this worker has another Snapshot: give all objects and values to one"):
+        Snapshot(step=0)
+    with pytest.raises(AttributeError, match="this Snapshot has no 'epoch': give it to the constructor"):
+        kept.epoch = 1
+    with pytest.raises(AttributeError, match="this Snapshot has no 'epoch'"):
+        _ = kept.epoch
+    kept.step = lambda: None
+    with pytest.raises(SnapshotError, match="cannot be pickled"):
+        kept.save()
+
+
+@pytest.mark.usefixtures("slot")
+def test_ranks_without_a_process_group_are_told_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SnapshotError, match=r"call torch\.distributed\.init_process_group\(\) before"):
+        Snapshot(step=0).restore()
+
+
+@pytest.mark.parametrize(("words", "sentence"), [({"save": 1}, "the name 'save'"), ({"every": 0}, "every is 0")])
+def test_wrong_words_are_refused(words: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SnapshotError, match=sentence):
+        Snapshot(**words)

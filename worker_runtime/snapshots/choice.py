@@ -1,0 +1,76 @@
+"""Which snapshot all ranks continue from, found by each rank from the same summaries. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from worker_runtime.snapshots.memory import Key, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What one rank has in its memory.
+
+    names: what its program keeps.
+    states: the complete states.
+    random: of which saves, ranks and sizes it has random states.
+    """
+
+    names: tuple[str, ...]
+    states: tuple[Record, ...] = ()
+    random: tuple[Record, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What all ranks continue from.
+
+    source: the rank that has the state.
+    lost: the ranks of that save whose random states are lost; None where the job has another size.
+    """
+
+    key: Key
+    source: int
+    lost: tuple[int, ...] | None
+
+
+def choose(summaries: Sequence[Summary]) -> Choice | None:
+    """The newest save whose state a rank has; None where no rank has one.
+
+    One that all ranks had completed goes before a newer one that only some had: the random states of the others would
+    not fit it. That is the save before it, or the one that this round has begun from.
+    """
+    states = [record for summary in summaries for record in summary.states]
+    if not states:
+        return None
+    newest = max(states, key=lambda record: record.key)
+    known = {record.key for record in states}
+    line = {key for key in known if key.round == newest.key.round} | ({newest.origin} & known)
+    size = len(summaries)
+    ranks = {
+        key: {record.rank for each in summaries for record in each.random if (record.key, record.size) == (key, size)}
+        for key in line
+    }
+    key = max(line, key=lambda key: (len(ranks[key]), key))
+
+    source = next(rank for rank, each in enumerate(summaries) if any(record.key == key for record in each.states))
+    same_size = all(record.size == size for record in states if record.key == key)
+    lost = tuple(sorted(set(range(size)) - ranks[key])) if same_size else None
+    return Choice(key, source, lost)
+
+
+def find_difference(summaries: Sequence[Summary], choice: Choice) -> str | None:
+    """Why the ranks cannot continue from one state; None where they can."""
+    names = {summary.names: rank for rank, summary in reversed([*enumerate(summaries)])}
+    if len(names) > 1:
+        (mine, one), (theirs, other), *_ = sorted(names.items(), key=lambda item: item[1])
+        return f"rank {one} keeps {', '.join(mine)}, and rank {other} keeps {', '.join(theirs)}"
+    layouts = {
+        record.layout: rank
+        for rank, summary in reversed([*enumerate(summaries)])
+        for record in summary.states
+        if record.key == choice.key
+    }
+    if len(layouts) > 1:
+        one, other, *_ = sorted(layouts.values())
+        return f"the states of rank {one} and rank {other} have other names or shapes; all ranks must have the same"
+    return None

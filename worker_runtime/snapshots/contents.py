@@ -1,0 +1,200 @@
+"""A state as bytes: the data of its tensors one after the other, and a description of all else.
+
+A state is nested dicts, lists and tuples, whose leaves are tensors and other objects. From one save to the next its
+frame (the containers, their keys, and which leaves are tensors) is the same, so it is pickled once; the other objects
+are pickled each time. Tensors that are not plain (sparse ones, say) are pickled with these.
+"""
+
+import copy
+import hashlib
+import io
+import pickle
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from worker_runtime.snapshots.sharded import find_sharded
+
+_LINE = 64  # bytes of a cache line, where each tensor begins
+_DICTS = frozenset({dict, OrderedDict})
+_LISTS = frozenset({list, tuple})
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_TENSOR, _OTHER = object(), object()
+Form = tuple[torch.dtype, torch.Size]
+
+
+class ShardedStateError(Exception):
+    """A state has a part of a tensor that lies on several ranks.
+
+    Args:
+        kind: the class of the tensor.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+class _Place(NamedTuple):
+    """In the place of a leaf in the frame.
+
+    number: among the tensors, or among the other leaves.
+    """
+
+    is_tensor: bool
+    number: int
+    is_on_device: bool = False
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses tensors that lie on several ranks."""
+
+    def persistent_id(self, obj: Any) -> None:
+        """See `pickle.Pickler`.
+
+        Raises:
+            ShardedStateError: it is such a tensor.
+        """
+        if isinstance(obj, torch.Tensor) and (kind := find_sharded(obj)) is not None:
+            raise ShardedStateError(kind)
+
+
+class Packer:
+    """Packs states of one form again and again, and remembers what depends on the form alone."""
+
+    def __init__(self) -> None:
+        self._shape: list[Any] = []
+        self._forms: list[Form] = []
+        self._frame = b""
+        self.data_bytes = 0
+        self.layout = b""
+        self._table: list[tuple[torch.dtype, tuple[int, ...], int]] = []
+
+    def pack(self, states: Mapping[str, Any]) -> tuple[bytes, list[torch.Tensor]]:
+        """The description of these states, and their tensors, which are not copied.
+
+        Raises:
+            ShardedStateError: a tensor lies on several ranks.
+            Exception: an object cannot be pickled.
+        """
+        shape: list[Any] = []
+        tensors: list[torch.Tensor] = []
+        others: list[Any] = []
+        _collect(dict(states), shape, tensors, others)
+        file = io.BytesIO()
+        _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(others)
+
+        forms = [(tensor.dtype, tensor.shape) for tensor in tensors]
+        if not self.layout or shape != self._shape or forms != self._forms:
+            self._shape, self._forms = shape, forms
+            self._table, self.data_bytes = _arrange(tensors)
+            self._frame = pickle.dumps((_make_frame(dict(states), [0, 0]), self._table))
+            text = repr([list(states), [(str(dtype), tuple(size)) for dtype, size in forms]])
+            self.layout = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        return pickle.dumps((self._frame, file.getvalue())), tensors
+
+    def view(self, memory: Any) -> list[torch.Tensor]:
+        """Tensors of the packed form that stand in this memory."""
+        return _view(memory, self._table, self.data_bytes)
+
+
+def unpack(description: bytes, memory: Any, plain: Sequence[str]) -> dict[str, Any]:
+    """The states of a description, with tensors of their own.
+
+    Args:
+        description: of `Packer.pack`.
+        memory: their data.
+        plain: the names of values that no object loads: their tensors return to the device.
+    """
+    frame, others = pickle.loads(description)  # noqa: S301 - this job's own program has written it
+    states, table = pickle.loads(frame)  # noqa: S301 - this job's own program has written it
+    leaves = pickle.loads(others)  # noqa: S301 - this job's own program has written it
+    size = max((start + _count_bytes(dtype, shape) for dtype, shape, start in table), default=0)
+    tensors = [tensor.clone() for tensor in _view(memory, table, size)]
+    return {
+        name: _fill(state, tensors, leaves, on_device=name in plain and torch.cuda.is_available())
+        for name, state in states.items()
+    }
+
+
+def _collect(value: Any, shape: list[Any], tensors: list[torch.Tensor], others: list[Any]) -> None:
+    """Add what a state consists of: its containers with their keys, its tensors, its other leaves."""
+    kind = type(value)
+    if _is_plain(value, kind):
+        shape.append(_TENSOR)
+        tensors.append(value)
+    elif kind in _DICTS:
+        shape.append(kind)
+        shape += value
+        for item in value.values():
+            # A call for each tensor would take half of the time.
+            if _is_plain(item, type(item)):
+                shape.append(_TENSOR)
+                tensors.append(item)
+            else:
+                _collect(item, shape, tensors, others)
+    elif kind in _LISTS:
+        shape += (kind, len(value))
+        for item in value:
+            _collect(item, shape, tensors, others)
+    else:
+        shape.append(_OTHER)
+        others.append(value)
+
+
+def _is_plain(value: Any, kind: type) -> bool:
+    return kind in _PLAIN and value.layout is torch.strided and not value.is_quantized
+
+
+def _make_frame(value: Any, counts: list[int]) -> Any:
+    """The state with places instead of its leaves, counted in the order of `_collect`."""
+    kind = type(value)
+    if kind in _DICTS:
+        frame = copy.copy(value)  # keeps the attributes of a module's state_dict
+        for key, item in value.items():
+            frame[key] = _make_frame(item, counts)
+        return frame
+    if kind in _LISTS:
+        return kind([_make_frame(item, counts) for item in value])
+
+    is_tensor = _is_plain(value, kind)
+    number = counts[is_tensor]
+    counts[is_tensor] += 1
+    return _Place(is_tensor, number, is_on_device=is_tensor and not value.is_cpu)
+
+
+def _fill(frame: Any, tensors: Sequence[torch.Tensor], others: Sequence[Any], *, on_device: bool) -> Any:
+    """The state of a frame, in place."""
+    if isinstance(frame, _Place):
+        if not frame.is_tensor:
+            return others[frame.number]
+        tensor = tensors[frame.number]
+        return tensor.cuda() if frame.is_on_device and on_device else tensor
+    if isinstance(frame, dict):
+        for key, item in frame.items():
+            frame[key] = _fill(item, tensors, others, on_device=on_device)
+        return frame
+    return type(frame)([_fill(item, tensors, others, on_device=on_device) for item in frame])
+
+
+def _arrange(tensors: Sequence[torch.Tensor]) -> tuple[list[tuple[torch.dtype, tuple[int, ...], int]], int]:
+    """Where each tensor begins, and where the last ends."""
+    table, end = [], 0
+    for tensor in tensors:
+        start = (end + _LINE - 1) // _LINE * _LINE
+        table.append((tensor.dtype, tuple(tensor.shape), start))
+        end = start + _count_bytes(tensor.dtype, tensor.shape)
+    return table, end
+
+
+def _count_bytes(dtype: torch.dtype, shape: Sequence[int]) -> int:
+    return torch.Size(shape).numel() * dtype.itemsize
+
+
+def _view(memory: Any, table: Sequence[tuple[torch.dtype, tuple[int, ...], int]], size: int) -> list[torch.Tensor]:
+    if not size:
+        return [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape, _ in table]
+    whole = torch.frombuffer(memory, dtype=torch.uint8, count=size)
+    return [whole[start : start + _count_bytes(dtype, shape)].view(dtype).view(shape) for dtype, shape, start in table]

@@ -1,0 +1,40 @@
+"""What lies on several ranks, and so is in no copy of one of them: recognized by the names of its classes.
+
+Nothing is imported for that: a program that has such an object has imported its class.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+# A class's name, and the package in which it is.
+_SHARDED = {
+    "DTensor": "torch.distributed",
+    "ShardedTensor": "torch.distributed",
+    "FlatParameter": "torch.distributed",
+    "FullyShardedDataParallel": "torch.distributed",
+    "FSDPModule": "torch.distributed",
+    "ZeroRedundancyOptimizer": "torch.distributed",
+    "DeepSpeedEngine": "deepspeed",
+    "DeepSpeedOptimizer": "deepspeed",
+    "DeepSpeedZeroOptimizer": "deepspeed",
+}
+
+
+def find_sharded(value: Any) -> str | None:
+    """The name of the class that makes this object one of several ranks; None where it has none."""
+    for kind in type(value).__mro__:
+        package = _SHARDED.get(kind.__name__)
+        if package is not None and kind.__module__.startswith(package):
+            return kind.__name__
+    # FSDP marks its flat parameters by an attribute.
+    return "FlatParameter" if getattr(value, "_is_flat_param", False) is True else None
+
+
+def find_any_sharded(value: Any) -> str | None:
+    """The same for a module or optimizer and its parts."""
+    parts: list[Iterable[Any]] = [[value]]
+    if hasattr(value, "named_modules"):
+        parts += [value.modules(), value.parameters(), value.buffers()]
+    if hasattr(value, "param_groups"):
+        parts += [group["params"] for group in value.param_groups]
+    return next((kind for part in parts for each in part if (kind := find_sharded(each)) is not None), None)

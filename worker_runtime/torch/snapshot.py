@@ -1,0 +1,317 @@
+"""Snapshots of a plain training loop: its state in memory that outlives the worker.
+
+Threads: `hvd-snapshot` copies into that memory, with `in_background=True`.
+"""
+
+import gc
+import mmap
+import os
+import pickle
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from worker_runtime.checkpoints.all_ranks import restore_random_states, take_random_states
+from worker_runtime.elastic.handlers import Stateful
+from worker_runtime.errors import SnapshotError
+from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY
+from worker_runtime.snapshots.choice import Choice, Summary, choose, find_difference
+from worker_runtime.snapshots.contents import Packer, ShardedStateError, unpack
+from worker_runtime.snapshots.copies import clone, note_stream
+from worker_runtime.snapshots.free_memory import describe, find_shortage
+from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, SnapshotMemory
+from worker_runtime.snapshots.process_group import find_group
+from worker_runtime.snapshots.sharded import find_any_sharded
+
+_RESERVED = frozenset({"restore", "save"})
+_LONGEST_CAUSE = 400  # characters of an error's text
+_REFUSAL = "{} cannot be in a Snapshot: {} lies on several ranks, and no rank has all of it; write checkpoints instead"
+_SHORTAGE = "two copies of the state need {} on each host, and {}: use a host with more memory, or no Snapshot"
+_OWNERS: "list[weakref.ref[Snapshot]]" = []  # the Snapshot of this worker
+
+
+class Snapshot:
+    """Keeps the state of a training loop in memory that outlives the worker, so that a restart loses no step.
+
+    It is for jobs of torch.distributed with `--max-restarts` in which all ranks have the same state, as with
+    DistributedDataParallel. The first worker of each host keeps the state; each rank keeps its random states. In other
+    jobs nothing is kept. Objects with a state_dict are saved by it, and other values must be picklable. Each becomes an
+    attribute, to which the program may assign.
+
+    Args:
+        model: a module.
+        optimizer: an optimizer.
+        every: of so many calls of `save()` one saves.
+        in_background: `save()` copies the tensors on their device, and a thread copies them into the memory.
+        **values: more objects and values, as `step=0`.
+
+    Raises:
+        SnapshotError: an object's state lies on several ranks.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        every: int = 1,
+        in_background: bool = False,
+        **values: Any,
+    ) -> None:
+        given = {"model": model, "optimizer": optimizer}
+        self._values: dict[str, Any] = {name: value for name, value in given.items() if value is not None} | values
+        if bad := _RESERVED.intersection(values) or [name for name in values if name.startswith("_")]:
+            raise SnapshotError(f"a Snapshot cannot have a value of the name '{min(bad)}': choose another name")
+        if every < 1:
+            raise SnapshotError(f"every is {every}: give the number of calls of save() of which one saves, 1 or more")
+        for name, value in self._values.items():
+            _refuse_sharded(name, find_any_sharded(value))
+
+        self._every = every
+        self._writer = None
+        if in_background:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="hvd-snapshot")
+        self._writing: Future[None] | None = None
+        self._clones: list[torch.Tensor] = []
+        self._packer = Packer()
+        self._views: dict[int, tuple[mmap.mmap | None, bytes, list[torch.Tensor]]] = {}  # of each half
+        self._checked_bytes = 0
+
+        self._rank = int(os.environ.get("RANK", "0"))
+        self._size = int(os.environ.get("WORLD_SIZE", "1"))
+        self._keeps_state = os.environ.get("LOCAL_RANK", "0") == "0"
+        self._origin = NOWHERE
+        self._newest = NOWHERE  # in the memory of this slot, or from which this round continues
+        self._round = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self._number = 0  # of calls of save(), those before a restore included
+        self._pid = os.getpid()
+        self._memory = _open_memory(self, self._rank)
+
+    def __getattr__(self, name: str) -> Any:
+        """A value that was given."""
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(f"this Snapshot has no {name!r}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Take another value in place of one that was given."""
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        elif name in self._values:
+            _refuse_sharded(name, find_any_sharded(value))
+            self._values[name] = value
+        else:
+            raise AttributeError(f"this Snapshot has no {name!r}: give it to the constructor")
+
+    def restore(self) -> bool:
+        """Continue from the newest save that all ranks had completed. All ranks call it, after `init_process_group()`.
+
+        Returns:
+            True; False if there is none, as in the first round, and then nothing has changed.
+
+        Raises:
+            SnapshotError: the process group is missing, or this program keeps something else than the last one.
+        """
+        if self._memory is None:
+            return False
+        group = find_group(self._size)
+        self._rank, self._size = group.rank, group.size
+        own = dict(self._memory.list_states())
+        random = list(self._memory.list_random())
+        names = tuple(self._values)
+        summaries = group.gather(Summary(names, tuple(own.values()), tuple(record for record, _ in random)))
+        choice = choose(summaries)
+        if choice is None:
+            return False
+        if (difference := find_difference(summaries, choice)) is not None:
+            raise SnapshotError(f"the snapshots do not fit together: {difference}")
+
+        half = next((half for half, record in own.items() if record.key == choice.key), None)
+        self._load(*group.share(choice.source, lambda: self._read(half, own)))
+        mine = {record.rank: taken for record, taken in random if (record.key, record.size) == (choice.key, self._size)}
+        known = {rank: taken for each in group.gather(mine) for rank, taken in each.items()}
+        if self._rank in known:
+            restore_random_states(pickle.loads(known[self._rank]))  # noqa: S301 - a rank of this job has sent it
+        self._origin = self._newest = choice.key
+        self._number = choice.key.number
+        if self._rank == 0:
+            _tell(_describe(choice))
+        return True
+
+    def save(self) -> None:
+        """Keep the present state. All ranks call it equally often, after a step.
+
+        Raises:
+            SnapshotError: there is too little memory for two copies, or a value cannot be pickled.
+        """
+        self._number += 1
+        if self._memory is None or self._number % self._every or self._pid != os.getpid():
+            return
+        key = Key(self._round, self._number)
+        with _without_collections():
+            self._memory.write_random(key, self._origin, self._rank, self._size, pickle.dumps(take_random_states()))
+            if self._keeps_state:
+                self._save_state(self._memory, key)
+
+    def _save_state(self, memory: SnapshotMemory, key: Key) -> None:
+        """Keep the state of this host, in place of the older of the two."""
+        self._await_writer()
+        try:
+            description, tensors = self._packer.pack({name: _take(value) for name, value in self._values.items()})
+        except ShardedStateError as error:
+            raise SnapshotError(_REFUSAL.format("a value", error.kind)) from None
+        except Exception as error:
+            raise SnapshotError(f"the state cannot be pickled: {type(error).__name__}: {error}") from error
+
+        data_bytes = self._packer.data_bytes
+        half = memory.choose(range(HALVES), self._newest)
+        record = Record(key, self._origin, self._rank, self._size, self._packer.layout, len(description), data_bytes)
+        self._check_memory(memory, HALVES * (len(description) + data_bytes))
+        if self._writer is None:
+            self._write(memory, half, record, description, tensors)
+        else:
+            clone(tensors, self._clones)
+            begin = note_stream(tensors)
+            self._writing = self._writer.submit(self._write, memory, half, record, description, self._clones, begin)
+        self._newest = key
+
+    def _write(
+        self,
+        memory: SnapshotMemory,
+        half: int,
+        record: Record,
+        description: bytes,
+        tensors: list[torch.Tensor],
+        begin: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Copy a state into its half; `begin` enters the stream of a device."""
+
+        def copy(mapping: mmap.mmap) -> None:
+            known, layout, views = self._views.get(half, (None, b"", []))
+            if known is not mapping or layout != record.layout:
+                views = self._packer.view(mapping)
+                self._views[half] = mapping, record.layout, views
+            with torch.no_grad(), begin():
+                torch._foreach_copy_(views, tensors)
+
+        try:
+            memory.write_state(half, record, description, copy)
+        except OSError as error:
+            needed = describe(HALVES * record.data_bytes)
+            raise SnapshotError(_SHORTAGE.format(needed, f"the kernel gives none ({error.strerror})")) from error
+
+    def _await_writer(self) -> None:
+        """Wait for the copy in the background, and raise its error."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def _check_memory(self, memory: SnapshotMemory, needed_bytes: int) -> None:
+        """Before the first save: there is memory for all that follow; it is never given back to the machine."""
+        if needed_bytes <= self._checked_bytes:
+            return
+        if (shortage := find_shortage(max(0, needed_bytes - memory.used_bytes))) is not None:
+            raise SnapshotError(_SHORTAGE.format(describe(needed_bytes), shortage))
+        self._checked_bytes = needed_bytes
+
+    def _read(self, half: int | None, own: Mapping[int, Record]) -> tuple[bytes, Any, int] | None:
+        """The chosen state, from the memory of this rank; None where it is damaged."""
+        if half is None or self._memory is None:
+            return None
+        found = self._memory.read_state(half, own[half])
+        return None if found is None else (*found, own[half].data_bytes)
+
+    def _load(self, description: bytes, data: Any) -> None:
+        """Load a state into the objects and values.
+
+        Raises:
+            SnapshotError: this program keeps something else.
+        """
+        plain = [name for name, value in self._values.items() if not isinstance(value, Stateful)]
+        states = unpack(description, data, plain)
+        if states.keys() != self._values.keys():
+            theirs, ours = (", ".join(sorted(names)) for names in (states, self._values))
+            raise SnapshotError(f"the snapshot has {theirs}, and this program keeps {ours}: start a new job")
+        for name, state in states.items():
+            if name in plain:
+                self._values[name] = state
+                continue
+            try:
+                _unwrap(self._values[name]).load_state_dict(state)
+            except Exception as error:
+                cause = " ".join(str(error).split())[:_LONGEST_CAUSE]
+                raise SnapshotError(f"{name} cannot load its snapshot: {cause}: start a new job") from error
+
+
+def _open_memory(owner: Snapshot, rank: int) -> SnapshotMemory | None:
+    """The memory of this worker's slot; None, which is said once, where there is none.
+
+    Raises:
+        SnapshotError: another Snapshot uses it.
+    """
+    descriptor = int(os.environ.get(SNAPSHOT_FD, "-1"))
+    link = f"/proc/self/fd/{descriptor}"
+    if not os.path.lexists(link) or not os.readlink(link).startswith(f"/memfd:{SNAPSHOT_MEMORY}"):  # noqa: PTH115 - text
+        if rank == 0:
+            why = "this job starts no worker again; give hvdrun --max-restarts"
+            _tell(f"Snapshot keeps nothing: {why if JOB in os.environ else 'hvdrun has not started this program'}")
+        return None
+    if any(known() is not None for known in _OWNERS):
+        raise SnapshotError("this worker has another Snapshot: give all objects and values to one")
+    _OWNERS[:] = [weakref.ref(owner)]
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 - os's signature
+    return SnapshotMemory(descriptor)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """A context without garbage collections: a save makes thousands of objects, all of which end with it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _unwrap(value: Any) -> Any:
+    """The object whose state_dict is saved: a model is the same with and without DDP."""
+    if isinstance(value, DistributedDataParallel):
+        return value.module
+    return value
+
+
+def _take(value: Any) -> Any:
+    """The state of an object; a plain value as it is."""
+    if isinstance(value, Stateful):
+        return _unwrap(value).state_dict()
+    return value
+
+
+def _refuse_sharded(name: str, kind: str | None) -> None:
+    if kind is not None:
+        raise SnapshotError(_REFUSAL.format(name, kind))
+
+
+def _describe(choice: Choice) -> str:
+    """What the user reads of a restore."""
+    text = f"continuing from the snapshot of save {choice.key.number}, which rank {choice.source} has"
+    if choice.lost is None:
+        return f"{text}; random numbers begin anew, since the number of workers has changed"
+    if choice.lost:
+        ranks = ", ".join(map(str, choice.lost))
+        return f"{text}; the random states of rank {ranks} are lost, whose random numbers begin anew"
+    return text
+
+
+def _tell(sentence: str) -> None:
+    sys.stderr.write(f"hvdrun: {sentence}.\n")
+    sys.stderr.flush()
