@@ -11,18 +11,19 @@ import io
 import pickle
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 
 from worker_runtime.snapshots.sharded import find_sharded
 
+_LAYOUT = attrgetter("layout")
 _LINE = 64  # bytes of a cache line, where each tensor begins
 _DICTS = frozenset({dict, OrderedDict})
 _LISTS = frozenset({list, tuple})
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_TENSOR, _OTHER = object(), object()
-Form = tuple[torch.dtype, torch.Size]
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+_WORDS = frozenset({bool, float, int, str, type(None)})
 
 
 class ShardedStateError(Exception):
@@ -65,8 +66,8 @@ class Packer:
     """Packs states of one form again and again, and remembers what depends on the form alone."""
 
     def __init__(self) -> None:
-        self._shape: list[Any] = []
-        self._forms: list[Form] = []
+        self._forms: list[Any] = []
+        self._is_plain = True  # all tensors are
         self._frame = b""
         self.data_bytes = 0
         self.layout = b""
@@ -83,16 +84,26 @@ class Packer:
         tensors: list[torch.Tensor] = []
         others: list[Any] = []
         _collect(dict(states), shape, tensors, others)
+        dtypes, sizes, layouts = (
+            [each.dtype for each in tensors],
+            [each.shape for each in tensors],
+            {*map(_LAYOUT, tensors)},
+        )
+        forms = [shape, dtypes, sizes, layouts]
+        if not self.layout or forms != self._forms:
+            self._forms = forms
+            plain = [each for each in tensors if _is_plain(each)]
+            self._is_plain = len(plain) == len(tensors)
+            self._table, self.data_bytes = _arrange(plain)
+            self._frame = pickle.dumps((_make_frame(dict(states), [0, 0]), self._table))
+            text = repr([list(states), [(str(each.dtype), tuple(each.shape)) for each in tensors]])
+            self.layout = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if not self._is_plain:
+            tensors, others = [], []
+            _separate(dict(states), tensors, others)
+
         file = io.BytesIO()
         _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(others)
-
-        forms = [(tensor.dtype, tensor.shape) for tensor in tensors]
-        if not self.layout or shape != self._shape or forms != self._forms:
-            self._shape, self._forms = shape, forms
-            self._table, self.data_bytes = _arrange(tensors)
-            self._frame = pickle.dumps((_make_frame(dict(states), [0, 0]), self._table))
-            text = repr([list(states), [(str(dtype), tuple(size)) for dtype, size in forms]])
-            self.layout = hashlib.blake2b(text.encode(), digest_size=16).digest()
         return pickle.dumps((self._frame, file.getvalue())), tensors
 
     def view(self, memory: Any) -> list[torch.Tensor]:
@@ -120,49 +131,69 @@ def unpack(description: bytes, memory: Any, plain: Sequence[str]) -> dict[str, A
 
 
 def _collect(value: Any, shape: list[Any], tensors: list[torch.Tensor], others: list[Any]) -> None:
-    """Add what a state consists of: its containers with their keys, its tensors, its other leaves."""
+    """Add what a state consists of: its containers with their keys, its tensors, its other leaves.
+
+    In the shape each container and each other leaf comes after the number of the tensors before it.
+    """
     kind = type(value)
-    if _is_plain(value, kind):
-        shape.append(_TENSOR)
-        tensors.append(value)
-    elif kind in _DICTS:
-        shape.append(kind)
-        shape += value
+    if kind in _DICTS:
+        shape += (kind, len(tensors), *value)
         for item in value.values():
-            # A call for each tensor would take half of the time.
-            if _is_plain(item, type(item)):
-                shape.append(_TENSOR)
+            # Most items are tensors, and a call for each would take half of the time.
+            if type(item) in _TENSORS:
                 tensors.append(item)
             else:
                 _collect(item, shape, tensors, others)
-    elif kind in _LISTS:
-        shape += (kind, len(value))
+    elif kind in _LISTS and not _has_only_words(value):
+        shape += (kind, len(tensors), len(value))
         for item in value:
             _collect(item, shape, tensors, others)
+    elif kind in _TENSORS:
+        tensors.append(value)
     else:
-        shape.append(_OTHER)
+        shape.append(len(tensors))
         others.append(value)
 
 
-def _is_plain(value: Any, kind: type) -> bool:
-    return kind in _PLAIN and value.layout is torch.strided and not value.is_quantized
+def _has_only_words(value: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a list has neither tensors nor containers: it is pickled as it is."""
+    return _WORDS.issuperset(map(type, value))
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    return value.layout is torch.strided and not value.is_quantized
 
 
 def _make_frame(value: Any, counts: list[int]) -> Any:
-    """The state with places instead of its leaves, counted in the order of `_collect`."""
+    """The state with places instead of its leaves, counted in the order of `_separate`."""
     kind = type(value)
     if kind in _DICTS:
         frame = copy.copy(value)  # keeps the attributes of a module's state_dict
         for key, item in value.items():
             frame[key] = _make_frame(item, counts)
         return frame
-    if kind in _LISTS:
+    if kind in _LISTS and not _has_only_words(value):
         return kind([_make_frame(item, counts) for item in value])
 
-    is_tensor = _is_plain(value, kind)
+    is_tensor = kind in _TENSORS and _is_plain(value)
     number = counts[is_tensor]
     counts[is_tensor] += 1
     return _Place(is_tensor, number, is_on_device=is_tensor and not value.is_cpu)
+
+
+def _separate(value: Any, tensors: list[torch.Tensor], others: list[Any]) -> None:
+    """The same as `_collect`, with tensors that are not plain among the other leaves."""
+    kind = type(value)
+    if kind in _DICTS:
+        value = list(value.values())
+    elif kind not in _LISTS or _has_only_words(value):
+        if kind in _TENSORS and _is_plain(value):
+            tensors.append(value)
+        else:
+            others.append(value)
+        return
+    for item in value:
+        _separate(item, tensors, others)
 
 
 def _fill(frame: Any, tensors: Sequence[torch.Tensor], others: Sequence[Any], *, on_device: bool) -> Any:

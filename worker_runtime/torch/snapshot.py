@@ -291,9 +291,12 @@ def _unwrap(value: Any) -> Any:
 
 def _take(value: Any) -> Any:
     """The state of an object; a plain value as it is."""
-    if isinstance(value, Stateful):
-        return _unwrap(value).state_dict()
-    return value
+    if not isinstance(value, Stateful):
+        return value
+    owner = _unwrap(value)
+    if isinstance(owner, torch.nn.Module) and type(owner).state_dict is torch.nn.Module.state_dict:
+        return owner.state_dict(keep_vars=True)  # without an object more for each tensor
+    return owner.state_dict()
 
 
 def _refuse_sharded(name: str, kind: str | None) -> None:
