@@ -91,6 +91,7 @@ bench: setup
 	$(BIN)/python benchmarks/mxnet_step.py
 	$(BIN)/python benchmarks/recovery.py --json benchmarks/recovery.json
 	$(BIN)/python benchmarks/restart.py --json benchmarks/restart.json
+	$(BIN)/python benchmarks/snapshot.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/doctor.py
 

@@ -23,6 +23,7 @@ RESTART = ROOT / "benchmarks" / "restart.py"
 COLLECTIVES = ROOT / "benchmarks" / "collectives.py"
 FUNCTIONS = ROOT / "benchmarks" / "functions.py"
 BANDWIDTH = ROOT / "benchmarks" / "bandwidth.py"
+SNAPSHOT = ROOT / "benchmarks" / "snapshot.py"
 SCALE = ROOT / "benchmarks" / "scale.py"
 MXNET_STEP = ROOT / "benchmarks" / "mxnet_step.py"
 SHORT = ("--pairs", "2", "--most-pairs", "2")
@@ -49,6 +50,12 @@ def test_functions_are_run_again_on_warm_workers(hvdrun: Launcher) -> None:
     assert run.returncode == 0, run.stderr
     assert "run_again <= 20 ms (median): " in run.stdout
     assert (hvdrun.directory / "functions.json").exists()
+
+
+def test_the_cost_of_a_snapshot_beside_the_copy_is_measured(hvdrun: Launcher) -> None:
+    run = run_alone(hvdrun, SNAPSHOT, "--rounds", "2", "--width", "8")
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"25 million parameters and Adam \| 795 \| \S+ MB \| \S+ ms \| \S+ ms", run.stdout)
 
 
 def test_scale_forms_and_loses_a_generation_of_every_size(hvdrun: Launcher) -> None:
