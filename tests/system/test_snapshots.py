@@ -94,11 +94,11 @@ def check_steps(finished: Finished) -> None:
     begun = {
         int(number): int(step) for number, step in re.findall(r"round (\d+) of 2 from step (\d+)", finished.stdout)
     }
-    assert len(begun) > 1, "no worker was killed"
+    assert len(begun) > 1, finished.stdout + finished.stderr
     for number in range(1, len(begun)):
         saved = re.findall(rf"saved {number - 1} (\d) (\d+)", finished.stdout)
         last = (max((int(step) for rank, step in saved if rank == each), default=0) for each in "01")
-        assert begun[number] >= min(last), finished.stdout
+        assert begun[number] >= min(last), finished.stdout + finished.stderr
 
 
 # What a run without a loss ends with, by the options: it is the same for all seeds.

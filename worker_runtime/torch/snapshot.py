@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from worker_runtime.checkpoints.all_ranks import restore_random_states, take_random_states
 from worker_runtime.elastic.handlers import Stateful
 from worker_runtime.errors import SnapshotError
-from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY
+from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY, read_may_restart
 from worker_runtime.snapshots.choice import Choice, Summary, choose, find_difference
 from worker_runtime.snapshots.contents import Packer, ShardedStateError, unpack
 from worker_runtime.snapshots.copies import clone, note_stream
@@ -92,6 +92,8 @@ class Snapshot:
         self._number = 0  # of calls of save(), those before a restore included
         self._pid = os.getpid()
         self._memory = _open_memory(self, self._rank)
+        # A rank without memory, on a host that has no more files, say, continues from that of the others.
+        self._may_restart = self._memory is not None or (JOB in os.environ and read_may_restart(os.environ))
 
     def __getattr__(self, name: str) -> Any:
         """A value that was given."""
@@ -119,12 +121,14 @@ class Snapshot:
         Raises:
             SnapshotError: the process group is missing, or this program keeps something else than the last one.
         """
-        if self._memory is None:
+        if not self._may_restart:
             return False
         group = find_group(self._size)
         self._rank, self._size = group.rank, group.size
-        own = dict(self._memory.list_states())
-        random = list(self._memory.list_random())
+        own: dict[int, Record] = {}
+        random: list[tuple[Record, bytes]] = []
+        if self._memory is not None:
+            own, random = dict(self._memory.list_states()), list(self._memory.list_random())
         names = tuple(self._values)
         summaries = group.gather(Summary(names, tuple(own.values()), tuple(record for record, _ in random)))
         choice = choose(summaries)
@@ -173,7 +177,7 @@ class Snapshot:
         data_bytes = self._packer.data_bytes
         half = memory.choose(range(HALVES), self._newest)
         record = Record(key, self._origin, self._rank, self._size, self._packer.layout, len(description), data_bytes)
-        self._check_memory(memory, HALVES * (len(description) + data_bytes))
+        self._check_memory(memory, HALVES * (len(description) + data_bytes), tensors)
         if self._writer is None:
             self._write(memory, half, record, description, tensors)
         else:
@@ -213,11 +217,14 @@ class Snapshot:
             writing, self._writing = self._writing, None
             writing.result()
 
-    def _check_memory(self, memory: SnapshotMemory, needed_bytes: int) -> None:
-        """Before the first save: there is memory for all that follow; it is never given back to the machine."""
+    def _check_memory(self, memory: SnapshotMemory, needed_bytes: int, tensors: list[torch.Tensor]) -> None:
+        """Before the first save: there is memory for all that follow; it is given back at the end of the job."""
         if needed_bytes <= self._checked_bytes:
             return
-        if (shortage := find_shortage(max(0, needed_bytes - memory.used_bytes))) is not None:
+        clone_bytes = 0
+        if self._writer is not None:
+            clone_bytes = sum(tensor.nbytes for tensor in tensors if tensor.is_cpu)
+        if (shortage := find_shortage(max(0, needed_bytes + clone_bytes - memory.used_bytes))) is not None:
             raise SnapshotError(_SHORTAGE.format(describe(needed_bytes), shortage))
         self._checked_bytes = needed_bytes
 
@@ -260,14 +267,16 @@ def _open_memory(owner: Snapshot, rank: int) -> SnapshotMemory | None:
     link = f"/proc/self/fd/{descriptor}"
     if not os.path.lexists(link) or not os.readlink(link).startswith(f"/memfd:{SNAPSHOT_MEMORY}"):  # noqa: PTH115 - text
         if rank == 0:
-            why = "this job starts no worker again; give hvdrun --max-restarts"
-            _tell(f"Snapshot keeps nothing: {why if JOB in os.environ else 'hvdrun has not started this program'}")
+            _tell(f"Snapshot keeps nothing: {_explain_lack()}")
         return None
     if any(known() is not None for known in _OWNERS):
         raise SnapshotError("this worker has another Snapshot: give all objects and values to one")
     _OWNERS[:] = [weakref.ref(owner)]
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - os's signature
-    return SnapshotMemory(descriptor)
+    try:
+        return SnapshotMemory(descriptor)
+    except OSError as error:
+        raise SnapshotError(f"this worker gets no memory for snapshots: {error.strerror}; see `ulimit -f`") from error
 
 
 @contextmanager
@@ -280,6 +289,15 @@ def _without_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _explain_lack() -> str:
+    """Why this worker has no memory for snapshots."""
+    if JOB not in os.environ:
+        return "hvdrun has not started this program"
+    if not read_may_restart(os.environ):
+        return "this job starts no worker again; give hvdrun --max-restarts"
+    return "the agent of this host could make no memory for it; raise `ulimit -n`"
 
 
 def _unwrap(value: Any) -> Any:

@@ -2,12 +2,16 @@
 
 import mmap
 import os
+import random
+import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from worker_runtime.snapshots.memory import HALVES, NOWHERE, RING, Key, Record, SnapshotMemory
 
+SIZE = 1 << 20
 DESCRIPTION, DATA = b"what it is", b"data" * 1000
 
 
@@ -61,6 +65,34 @@ def test_a_worker_that_ends_while_it_saves_leaves_the_former_state(descriptor: i
     else:
         os.pwrite(descriptor, b"x", 20)  # in the number of the first half's save
     assert list_keys(SnapshotMemory(descriptor)) == [Key(0, 2)]
+
+
+@pytest.mark.parametrize("run", range(20))
+def test_a_worker_that_is_killed_at_any_moment_leaves_whole_states(descriptor: int, run: int) -> None:
+    """Each state is one number, so that a half that was written in part would have two."""
+    reader, writer = os.pipe()
+    worker = os.fork()
+    if worker == 0:
+        memory = SnapshotMemory(descriptor)
+        keep(memory, Key(0, 1), data=b"\1" * SIZE)
+        os.write(writer, b"!")
+        for number in range(2, 256):
+            keep(memory, Key(0, number), Key(0, number - 1), data=bytes([number]) * SIZE)
+        os._exit(0)
+    os.read(reader, 1)
+    time.sleep(random.Random(run).uniform(0, 0.01))  # noqa: S311 - a moment, not a secret
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    os.close(reader)
+    os.close(writer)
+
+    memory = SnapshotMemory(descriptor)
+    states = dict(memory.list_states())
+    assert states
+    for half, record in states.items():
+        found = memory.read_state(half, record)
+        assert found is not None
+        assert set(found[1][:SIZE]) == {record.key.number}
 
 
 def test_a_damaged_description_is_noticed(descriptor: int) -> None:

@@ -15,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worker_runtime.errors import SnapshotError
 from worker_runtime.snapshots import free_memory
+from worker_runtime.snapshots.choice import Summary
+from worker_runtime.snapshots.process_group import Alone
 from worker_runtime.torch import Snapshot, snapshot
 
 
@@ -241,6 +243,20 @@ def test_a_number_of_another_file_is_no_memory(
     monkeypatch.setenv("HVD_SNAPSHOT_FD", "0")
     assert not Snapshot(step=0).restore()
     assert "hvdrun has not started this program" in capfd.readouterr().err
+
+
+def test_a_worker_without_memory_in_a_job_with_restarts_asks_the_others(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HVD_JOB", "job")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    asked: list[object] = []
+    monkeypatch.setattr(Alone, "gather", lambda _, value: asked.append(value) or [value])
+    kept = Snapshot(step=0)
+    assert not kept.restore()
+    kept.save()
+    assert asked == [Summary(("step",))]
+    assert "the agent of this host could make no memory for it" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("slot")
