@@ -76,10 +76,10 @@ def main() -> int:
     os.environ["HVD_SNAPSHOT_FD"] = str(os.memfd_create("hvdrun-snapshot"))
     print(describe_machine(), "one thread", sep=", ")
     print("| | tensors | size | copy | save, beside it |\n|---|---|---|---|---|")
-    _, small_ms = measure("as many tensors, small", 8, arguments.rounds)
-    measure("25 million parameters and Adam", arguments.width, arguments.rounds)
-    if small_ms > TARGET_MS:
-        print(f"missed: {small_ms:.2f} ms beside the copy, not {TARGET_MS:g} ms")
+    measure("as many tensors, small", 8, arguments.rounds)
+    _, beside_ms = measure("25 million parameters and Adam", arguments.width, arguments.rounds)
+    if beside_ms > TARGET_MS:
+        print(f"missed: {beside_ms:.2f} ms beside the copy, not {TARGET_MS:g} ms")
     return 0
 
 

@@ -6,7 +6,6 @@ Threads: `hvd-snapshot` copies into that memory, with `in_background=True`.
 import gc
 import mmap
 import os
-import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_runtime.checkpoints.all_ranks import restore_random_states, take_random_states
 from worker_runtime.elastic.handlers import Stateful
 from worker_runtime.errors import SnapshotError
 from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY, read_may_restart
@@ -27,6 +25,7 @@ from worker_runtime.snapshots.copies import clone, note_stream
 from worker_runtime.snapshots.free_memory import describe, find_shortage
 from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, SnapshotMemory
 from worker_runtime.snapshots.process_group import find_group
+from worker_runtime.snapshots.random_states import pack_random_states, restore_packed
 from worker_runtime.snapshots.sharded import find_any_sharded
 
 _RESERVED = frozenset({"restore", "save"})
@@ -142,7 +141,7 @@ class Snapshot:
         mine = {record.rank: taken for record, taken in random if (record.key, record.size) == (choice.key, self._size)}
         known = {rank: taken for each in group.gather(mine) for rank, taken in each.items()}
         if self._rank in known:
-            restore_random_states(pickle.loads(known[self._rank]))  # noqa: S301 - a rank of this job has sent it
+            restore_packed(known[self._rank])
         self._origin = self._newest = choice.key
         self._number = choice.key.number
         if self._rank == 0:
@@ -160,7 +159,7 @@ class Snapshot:
             return
         key = Key(self._round, self._number)
         with _without_collections():
-            self._memory.write_random(key, self._origin, self._rank, self._size, pickle.dumps(take_random_states()))
+            self._memory.write_random(key, self._origin, self._rank, self._size, pack_random_states())
             if self._keeps_state:
                 self._save_state(self._memory, key)
 
