@@ -18,7 +18,8 @@ import torch
 
 from worker_runtime.snapshots.sharded import find_sharded
 
-_LAYOUT = attrgetter("layout")
+_DTYPE, _SHAPE, _LAYOUT = map(attrgetter, ("dtype", "shape", "layout"))
+_FEW = 8  # items: fewer are looked at one by one
 _LINE = 64  # bytes of a cache line, where each tensor begins
 _DICTS = frozenset({dict, OrderedDict})
 _LISTS = frozenset({list, tuple})
@@ -84,12 +85,7 @@ class Packer:
         tensors: list[torch.Tensor] = []
         others: list[Any] = []
         _collect(dict(states), shape, tensors, others)
-        dtypes, sizes, layouts = (
-            [each.dtype for each in tensors],
-            [each.shape for each in tensors],
-            {*map(_LAYOUT, tensors)},
-        )
-        forms = [shape, dtypes, sizes, layouts]
+        forms = [shape, [*map(_DTYPE, tensors)], [*map(_SHAPE, tensors)], {*map(_LAYOUT, tensors)}]
         if not self.layout or forms != self._forms:
             self._forms = forms
             plain = [each for each in tensors if _is_plain(each)]
@@ -138,8 +134,11 @@ def _collect(value: Any, shape: list[Any], tensors: list[torch.Tensor], others: 
     kind = type(value)
     if kind in _DICTS:
         shape += (kind, len(tensors), *value)
+        # Most items are tensors, and a call for each would take half of the time.
+        if len(value) > _FEW and _TENSORS.issuperset(map(type, value.values())):
+            tensors += value.values()
+            return
         for item in value.values():
-            # Most items are tensors, and a call for each would take half of the time.
             if type(item) in _TENSORS:
                 tensors.append(item)
             else:

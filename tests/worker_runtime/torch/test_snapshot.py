@@ -118,6 +118,20 @@ def test_a_restored_training_does_not_write_into_the_snapshot(slot: int) -> None
     assert shown[0] == shown[1]
 
 
+def test_a_process_that_the_program_starts_does_not_inherit_the_memory(slot: int) -> None:
+    os.set_inheritable(slot, True)  # noqa: FBT003 - os's signature
+    kept = Snapshot(step=0)
+    assert not os.get_inheritable(slot)
+    worker = os.fork()
+    if worker == 0:
+        kept.step = 1
+        kept.save()  # in a worker of a DataLoader, say
+        os._exit(0)
+    os.waitpid(worker, 0)
+    del kept
+    assert not Snapshot(step=0).restore()
+
+
 def test_one_of_several_saves_is_kept(slot: int) -> None:
     assert slot
     first = Life(0, every=3)
