@@ -19,7 +19,7 @@ OTHER_NAMES = [
     "Adasum", "Min", "Max", "Product", "HorovodInternalError", "SyncBatchNorm",
 ]
 # fmt: on
-BEYOND = ["describe_device", "pin_device", "prepare", "scale_learning_rate", "split_data", "stopping"]
+BEYOND = ["Snapshot", "describe_device", "pin_device", "prepare", "scale_learning_rate", "split_data", "stopping"]
 
 REDUCE = "average=None name=None{} op=None prescale_factor=1.0 postscale_factor=1.0 process_set"
 SCATTER = "name=None{} op=0 process_set prescale_factor=1.0 postscale_factor=1.0"
