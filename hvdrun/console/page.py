@@ -28,7 +28,7 @@ ALONE = (
 _HINTS = {
     signal.SIGKILL: "Nothing in hvdrun sent this signal: most often the kernel does when memory runs out "
     "(look for 'Out of memory' in dmesg, or at the container's memory limit).",
-    signal.SIGSEGV: "Native code read or wrote where it must not; above, faulthandler shows where Python was.",
+    signal.SIGSEGV: "Native code read or wrote where it must not; faulthandler's lines show where Python was.",
     signal.SIGBUS: "Most often shared memory is full (look at df /dev/shm; in a container raise --shm-size).",
     signal.SIGABRT: "Native code gave up on itself; its last lines usually say why.",
     signal.SIGTERM: "Nothing in hvdrun sent this signal: the script itself or another process did.",

@@ -76,8 +76,7 @@ class HoldUps:
             return
         for each in culprits:
             limit = f"{self._hang_timeout_seconds or 0:g} s (--hang-timeout)"
-            where = _say_where(each).replace("is ", "was ", 1)
-            self._give_up(waits.generation, each.rank, f"it held up the others for {limit}; it {where}")
+            self._give_up(waits.generation, each.rank, f"it held up the others for {limit}; {_say_where_it_was(each)}")
 
 
 def find_culprits(waits: Waits, places: Sequence[RankPlace]) -> list[RankPlace]:
@@ -128,3 +127,10 @@ def _say_where(place: RankPlace) -> str:
     if place.stack.frames:
         return f"is in {place.stack}"
     return f"is somewhere ({place.stack})"
+
+
+def _say_where_it_was(place: RankPlace) -> str:
+    if place.stack.frames:
+        return f"it was in {place.stack}"
+    reason = str(place.stack).partition(": ")[0]  # what follows is a remedy, for which it is too late
+    return f"where it was is not known ({reason})"

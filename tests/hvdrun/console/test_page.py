@@ -55,8 +55,8 @@ def test_with_a_culprit_the_reason_is_shown_below() -> None:
     [
         (-9, "memory runs out"),
         (137, "memory runs out"),
-        (-11, "faulthandler"),
-        (139, "faulthandler"),
+        (-11, "faulthandler's lines show where"),
+        (139, "faulthandler's lines show where"),
         (-7, "shared memory"),
         (-15, "Nothing in hvdrun sent this signal"),
         (143, "Nothing in hvdrun sent this signal"),

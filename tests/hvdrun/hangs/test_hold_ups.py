@@ -190,15 +190,27 @@ async def test_a_hang_that_ends_while_the_ranks_are_asked_ends_nobody() -> None:
 
 
 @in_loop
+async def test_of_a_rank_that_is_given_up_no_remedy_is_told_that_comes_too_late() -> None:
+    stopped = Stack(7, obstacle="it is stopped: kill -CONT 7 lets it continue")
+    room = Room([RankPlace(1, "b", stopped)])
+    room.answered.set()
+    room.hold_ups.note(encode(is_hang=True))
+    await happen(lambda: room.given_up != [], "a rank")
+    await room.hold_ups.close()
+    held = "it held up the others for 60 s (--hang-timeout); where it was is not known (it is stopped)"
+    assert room.given_up == [(4, 1, held)]
+
+
+@in_loop
 async def test_after_the_hang_timeout_those_who_hold_up_the_others_are_given_up() -> None:
     room = Room()
     room.answered.set()
     room.hold_ups.note(encode(is_hang=True))
     await happen(lambda: len(room.given_up) == 2, "two ranks")
     await room.hold_ups.close()
-    held = "it held up the others for 60 s (--hang-timeout); it was"
+    held = "it held up the others for 60 s (--hang-timeout);"
     assert room.given_up == [
-        (4, 1, f"{held} in train.py:88 in load: q.get()"),
-        (4, 2, f"{held} somewhere (its program, sh, is not Python)"),
+        (4, 1, f"{held} it was in train.py:88 in load: q.get()"),
+        (4, 2, f"{held} where it was is not known (its program, sh, is not Python)"),
     ]
     assert room.lines == []
