@@ -19,6 +19,11 @@ _DEPARTED = re.compile(r"(?P<who>.+?), and .+ needs (?:it|them)(?=\.)")
 _STALLED = re.compile(r".+ waited for (?P<who>ranks? \d[\d, ]*).* the stall limit(?=\.)")
 _CUT_OFF = re.compile(r"(?P<who>rank \d+) was (?:cut off|lost): .+")
 _NOT_FINITE = re.compile(r"(?P<who>rank \d+)'s gradient of .+")
+_DEADLOCK = re.compile(
+    r"Mismatched operations: (?P<reason>every rank waits for another: "
+    r"(?P<one>ranks? \d[\d, .]*) waits? for (?P<a>.+?); "
+    r"(?P<other>ranks? \d[\d, .]*) waits? for (?P<b>.+?))\. Each operation must be called"
+)
 _NO_SEQUENCER = re.compile(r"(?P<who>)the sequencer has ended")
 
 
@@ -32,7 +37,9 @@ def find_blame(error: BaseException | None) -> Blame | None:
         return _read(text, "", _NOT_FINITE)
     if isinstance(error, ReplicasDifferError) and error.odd_ranks:
         return Blame(text, error.odd_ranks)
-    if isinstance(error, OperationRefusedError) and not isinstance(error, DeadlockError):
+    if isinstance(error, DeadlockError):
+        return _find_fewest(text)
+    if isinstance(error, OperationRefusedError):
         return _read(text, "", _DEPARTED)
     if not isinstance(error, OperationFailedError):
         return None
@@ -49,3 +56,20 @@ def _read(text: str, own: str, *patterns: re.Pattern[str]) -> Blame | None:
     if who != own:
         ranks = {int(rank) for run in _RANKS.findall(who) for rank in run.split(", ")}
     return Blame(found[0], tuple(sorted(ranks)))
+
+
+def _find_fewest(text: str) -> Blame | None:
+    """Of two groups that wait for each other, the smaller one is not where most ranks are."""
+    found = _DEADLOCK.match(text)
+    if found is None or any("; " in what or what == "all others to join" for what in found.group("a", "b")):
+        return None
+    one, other = (_read_ranks(found[name]) for name in ("one", "other"))
+    is_more, is_also_more = ("..." in found[name] for name in ("one", "other"))  # than the text names
+    if (is_more, len(one)) == (is_also_more, len(other)):
+        return None
+    fewest = min((is_more, len(one), one), (is_also_more, len(other), other))[2]
+    return Blame(found["reason"], tuple(sorted(fewest)))
+
+
+def _read_ranks(who: str) -> list[int]:
+    return [int(rank) for rank in re.findall(r"\d+", who)]

@@ -55,6 +55,37 @@ def test_the_ranks_that_differ_from_most_are_blamed() -> None:
     assert find_blame(ReplicasDifferError("fc.weight", 3, 2)) is None
 
 
+_EACH = ". Each operation must be called, under the same name, by all members of its process set."
+
+
+@pytest.mark.parametrize(
+    ("groups", "ranks"),
+    [
+        ("rank 1 waits for allreduce 'a'; ranks 0, 2 wait for allreduce 'b'", (1,)),
+        ("ranks 0, 3, 4 wait for allreduce 'a'; ranks 1, 2 wait for broadcast 'b'", (1, 2)),
+        ("ranks 0, 2, 3, 4 ... wait for allreduce 'a'; rank 1 waits for allreduce 'b'", (1,)),
+    ],
+)
+def test_of_ranks_that_wait_for_each_other_those_that_are_not_where_most_are_are_blamed(
+    groups: str, ranks: tuple[int, ...]
+) -> None:
+    reason = f"every rank waits for another: {groups}"
+    assert find_blame(DeadlockError(f"Mismatched operations: {reason}{_EACH}")) == Blame(reason, ranks)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "rank 0 waits for allreduce 'a'; rank 1 waits for allreduce 'b'",
+        "rank 0 waits for allreduce 'a'; rank 1 waits for allreduce 'b'; ranks 2, 3 wait for allreduce 'c'",
+        "rank 0 waits for allreduce 'a'; ranks 1, 2 wait for all others to join",
+        "ranks 0, 1 ... wait for allreduce 'a'; ranks 2, 3 ... wait for allreduce 'b'",
+    ],
+)
+def test_without_a_majority_no_rank_is_blamed_for_a_deadlock(groups: str) -> None:
+    assert find_blame(DeadlockError(f"Mismatched operations: every rank waits for another: {groups}{_EACH}")) is None
+
+
 @pytest.mark.parametrize(
     "cause", ["the sequencer has ended", "rank 0 was cut off: its connection to the sequencer broke"]
 )
