@@ -12,6 +12,7 @@ from rendezvous.wire.orders import OutputStream
 
 CAPACITY_BYTES = 1024 * 1024
 _RANK = re.compile(rb"^\[rank\d+\]: ?")  # torch.distributed's mark
+_FAILED = re.compile(rb" failed on rank \d+: ")  # of `worker_runtime.errors.OperationFailedError`
 
 
 class Source(NamedTuple):
@@ -78,7 +79,7 @@ class TracebackFolder:
                     if other != worker and place is not None and _is_same(theirs[place], part):
                         yield from (theirs.popleft() for _ in range(place))
                         sharers += theirs.popleft().sources
-                yield Part(tuple(sharers), part.lines if len(sharers) == 1 else [*map(_drop_rank, part.lines)])
+                yield Part(tuple(sharers), part.lines if len(sharers) == 1 else [*map(_generalize, part.lines)])
 
 
 def _split(parts: Sequence[Part]) -> Iterator[Part]:
@@ -125,7 +126,12 @@ def measure_traceback(lines: Sequence[bytes]) -> int:
 
 
 def _is_same(one: Part, other: Part) -> bool:
-    return len(one.lines) == len(other.lines) and [*map(_drop_rank, one.lines)] == [*map(_drop_rank, other.lines)]
+    return len(one.lines) == len(other.lines) and [*map(_generalize, one.lines)] == [*map(_generalize, other.lines)]
+
+
+def _generalize(line: bytes) -> bytes:
+    """The line as any of the ranks may have written it."""
+    return _FAILED.sub(b" failed on these ranks: ", _drop_rank(line), count=1)
 
 
 def _drop_rank(line: bytes) -> bytes:

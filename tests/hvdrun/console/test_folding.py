@@ -84,6 +84,16 @@ def test_a_rank_that_torch_has_put_before_each_line_makes_no_difference() -> Non
     assert hold(written[1])[1] == [([1], b"".join(b"[rank1]: " + line for line in TRACEBACK))]
 
 
+def test_the_failures_of_ranks_by_another_one_are_one_part() -> None:
+    folder = TracebackFolder()
+    for rank in range(2):
+        failed = f"HorovodInternalError: allreduce 'x' failed on rank {rank}: rank 2 was lost\n".encode()
+        folder.take(Source(at(rank), STDERR), [*FRAMES, failed], 0)
+    (part,) = folder.release()
+    assert [source.worker for source in part.sources] == [at(0), at(1)]
+    assert part.lines[-1] == b"HorovodInternalError: allreduce 'x' failed on these ranks: rank 2 was lost\n"
+
+
 def test_lines_that_are_no_traceback_stay_each_workers_own() -> None:
     after = [b"end\n"]
     shown, parts = hold(
