@@ -6,9 +6,11 @@ change, as in a thread that runs, that would crash the program. So a thread that
 Python itself handles between two instructions.
 
 The answer goes to memory, which ends with the process, and which the agent finds among the open files of the worker. A
-worker that has closed that file is not asked. Executed workers do the same in `hvdrun/shim/modules/sitecustomize.py`.
+worker that has closed that file is not asked. At its end Python gives up its handlers; then the signals are ignored, so
+that a question that comes late does not kill a worker that has succeeded. Executed workers do the same in `hvdrun/shim/modules/sitecustomize.py`.
 """
 
+import atexit
 import faulthandler
 import fcntl
 import os
@@ -38,6 +40,7 @@ def register(environment: Mapping[str, str]) -> None:
     except (AttributeError, OSError):  # an old kernel, a Python that was built on one, or too many open files
         return
     fcntl.fcntl(memory, fcntl.F_SETFL, os.O_APPEND)  # forked children share it
+    signal.signal(signal.SIGRTMIN + STACK_SIGNAL_OFFSET, signal.SIG_IGN)  # to which faulthandler returns at the end
     faulthandler.register(signal.SIGRTMIN + STACK_SIGNAL_OFFSET, file=memory, all_threads=False, chain=False)
 
     def answer(_number: int, frame: FrameType | None) -> None:
@@ -49,3 +52,4 @@ def register(environment: Mapping[str, str]) -> None:
             os.write(memory, "\n".join([*lines, ""]).encode(errors="backslashreplace"))
 
     signal.signal(signal.SIGRTMIN + RUNNING_SIGNAL_OFFSET, answer)
+    atexit.register(signal.signal, signal.SIGRTMIN + RUNNING_SIGNAL_OFFSET, signal.SIG_IGN)

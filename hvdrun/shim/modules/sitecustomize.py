@@ -21,6 +21,7 @@ _OF_A_SERVICE = "0"
 def _register() -> None:
     """Only modules that Python has built in: each Python program of a worker pays for them."""
     import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 - only workers pay for it
+    import atexit  # noqa: PLC0415 - only workers pay for it
     import faulthandler  # noqa: PLC0415 - only workers pay for it
     import fcntl  # noqa: PLC0415 - only workers pay for it
 
@@ -30,6 +31,7 @@ def _register() -> None:
     finally:
         os.close(low)
     fcntl.fcntl(memory, fcntl.F_SETFL, os.O_APPEND)
+    _signal.signal(_signal.SIGRTMIN + _STACK_SIGNAL_OFFSET, _signal.SIG_IGN)
     faulthandler.register(_signal.SIGRTMIN + _STACK_SIGNAL_OFFSET, file=memory, all_threads=False, chain=False)
 
     def answer(_number: int, frame: "Any") -> None:
@@ -43,6 +45,7 @@ def _register() -> None:
             pass
 
     _signal.signal(_signal.SIGRTMIN + _RUNNING_SIGNAL_OFFSET, answer)
+    atexit.register(_signal.signal, _signal.SIGRTMIN + _RUNNING_SIGNAL_OFFSET, _signal.SIG_IGN)
 
 
 def _continue() -> None:

@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from worker_runtime.rendezvous import INCARNATION, RUNNING_SIGNAL_OFFSET, STACK_DESCRIPTOR, STACK_SIGNAL_OFFSET
 from worker_runtime.startup import stack_handler
 
@@ -23,6 +25,14 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 print(os.pread({STACK_DESCRIPTOR}, 10000, 0).decode(), os.get_inheritable({STACK_DESCRIPTOR}))
+"""
+
+ENDS = f"""
+import ctypes, signal
+from worker_runtime.startup import stack_handler
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.pause, None)
+stack_handler.register({{"{INCARNATION}": "1"}})
 """
 
 
@@ -43,3 +53,22 @@ def test_a_kernel_without_memory_files_is_no_failure(monkeypatch: pytest.MonkeyP
     monkeypatch.delattr(os, "memfd_create")
     stack_handler.register({INCARNATION: "1"})
     assert signal.getsignal(signal.SIGRTMIN + STACK_SIGNAL_OFFSET) is signal.SIG_DFL
+
+
+def test_a_question_does_not_kill_a_worker_whose_python_has_ended() -> None:
+    numbers = [signal.SIGRTMIN + STACK_SIGNAL_OFFSET, signal.SIGRTMIN + RUNNING_SIGNAL_OFFSET]
+
+    with subprocess.Popen([sys.executable, "-c", ENDS]) as worker:
+
+        def is_ignoring() -> bool:
+            _, _, rest = Path(f"/proc/{worker.pid}/status").read_text().partition("SigIgn:")
+            return all(int(rest.split()[0], base=16) >> (number - 1) & 1 for number in numbers)
+
+        try:
+            wait_until(is_ignoring)
+            for number in numbers:
+                worker.send_signal(number)
+            worker.terminate()
+            assert worker.wait() == -signal.SIGTERM
+        finally:
+            worker.kill()
