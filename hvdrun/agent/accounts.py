@@ -30,7 +30,7 @@ class Accounts:
         self._began: dict[Worker, float] = {}
 
     def begin(self, worker: Worker, at: float) -> None:
-        """Note a worker that was started, and when: in seconds of the monotonic clock."""
+        """Note a worker that was started, and when that was ordered: in seconds of the monotonic clock."""
         self._began[worker] = at
 
     def end(self, worker: Worker) -> None:

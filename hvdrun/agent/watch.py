@@ -101,7 +101,7 @@ class Watch:
         self.pids: dict[Worker, int] = {}
         self._ending: dict[Slot, Worker] = {}  # that fail or were reaped, and of which something may be left
         self._reported: set[Worker] = set()  # of these, those whose ends were reported
-        self._ordered: set[Worker] = set()  # all whose start was ever ordered
+        self._ordered: dict[Worker, float] = {}  # all whose start was ever ordered, and when
         self._resource_limits = ResourceLimits()
         self._queue: OrderedDict[Worker, Launch] = OrderedDict()  # that wait for their start
         self._starting: dict[Worker, asyncio.Task[None]] = {}
@@ -151,7 +151,7 @@ class Watch:
         shortage = None
         if not self._ordered:
             shortage = self._resource_limits.find_shortage(launch.assignment.local_size)
-        self._ordered.add(worker)
+        self._ordered[worker] = time.monotonic()
 
         if shortage is not None:
             self._is_short = True
@@ -305,10 +305,9 @@ class Watch:
     async def _start(self, launch: Launch) -> None:
         worker = launch.worker
         try:
-            began = time.monotonic()
             with self._children.starting():
                 spawned = await self._spawner.spawn(launch)
-                self._accounts.begin(worker, began)
+                self._accounts.begin(worker, self._ordered[worker])
                 self._add(worker, spawned)
             if launch.round is not None:
                 self._output.tell(Started(worker))

@@ -61,7 +61,7 @@ def read_account(path: Path, worker: Worker, began: float, ended: float, *, has_
     Args:
         path: the file.
         worker: the worker, which may have written anything there.
-        began: when its process was started.
+        began: when its start was ordered: its process may begin later.
         ended: when it has ended, or now.
         has_ended: it has ended.
     """

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from hvdrun.agent import accounts as module
 from hvdrun.agent.accounts import Accounts
 from rendezvous.bootstrap import name_account_file
+from rendezvous.core.model import Worker
 from rendezvous.wire.accounts import AccountsReported
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_launches
@@ -50,6 +52,25 @@ async def test_the_account_of_a_plain_program_is_told_before_its_end_is_reported
         ((account, ends),) = room.told
         assert (account.worker, account.is_measured, account.has_ended, ends) == (WORKERS[0], False, True, 0)
         assert account.total_seconds
+
+
+@alone
+async def test_what_is_imported_before_a_worker_is_forked_belongs_to_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[float] = []
+    begin = Accounts.begin
+
+    def note(accounts: Accounts, worker: Worker, at: float) -> None:
+        began.append(at)
+        begin(accounts, worker, at)
+
+    monkeypatch.setattr(Accounts, "begin", note)
+    async with watching("true") as room:
+        room.spawner.may_prepare.clear()
+        room.watch.launch(LAUNCHES[0])
+        ordered = time.monotonic()
+        room.spawner.may_prepare.set()
+        await room.ended()
+        assert began[0] <= ordered
 
 
 @in_loop
