@@ -7,7 +7,8 @@ Python itself handles between two instructions.
 
 The answer goes to memory, which ends with the process, and which the agent finds among the open files of the worker. A
 worker that has closed that file is not asked. At its end Python gives up its handlers; then the signals are ignored, so
-that a question that comes late does not kill a worker that has succeeded. Executed workers do the same in `hvdrun/shim/modules/sitecustomize.py`.
+that a question that comes late does not kill a worker that has succeeded. Executed workers do the same in
+`hvdrun/shim/modules/sitecustomize.py`.
 """
 
 import atexit
