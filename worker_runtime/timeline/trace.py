@@ -162,9 +162,11 @@ class Trace:
         return events
 
     def _render_wait(self, event: Wait) -> list[str]:
+        if event.ended <= self._began:
+            return []  # a rank has sent it too late for the timeline before
         events: list[str] = []
         row = self._find_row(_OF_RANKS - event.rank, event.row, events)
-        began, ended = max(0, self._time(event.began)), max(0, self._time(event.ended))
+        began, ended = self._time(event.began), self._time(event.ended)
         name = _quote(event.name)
         events.append(f'{{"name": {name}, "ph": "X", "ts": {began}, "dur": {max(1, ended - began)}, {row}}}')
         if event.row == RECOVERIES_ROW:
@@ -178,7 +180,8 @@ class Trace:
         return events
 
     def _time(self, at: float) -> int:
-        return round((at - self._began) * _MICROSECONDS)
+        """Microseconds since the file begins; what began before begins with it."""
+        return max(0, round((at - self._began) * _MICROSECONDS))
 
     def _find_row(self, process_set: int, name: str, events: list[str]) -> str:
         """The fields that name the row of an operation; its first use adds the events that describe it."""

@@ -76,6 +76,15 @@ def test_the_other_rows_of_a_rank_have_names() -> None:
     assert (span["ts"], span["dur"]) == (0, 500_000)  # no event is before the file's beginning
 
 
+def test_what_has_ended_before_the_file_begins_is_not_in_it() -> None:
+    assert render(Wait(3, "step 1", 9.0, 9.5, "steps")) == []
+
+
+def test_a_request_from_before_the_file_is_at_its_beginning() -> None:
+    events = render(Arrivals(0, "x", "ALLREDUCE", 10.5, ((0, 9.0), (1, 10.25))))
+    assert [event["ts"] for event in events if "ts" in event] == [0, 0, 250_000, 500_000]
+
+
 def test_a_flow_leads_from_a_loss_to_the_end_of_its_recovery() -> None:
     _, step, _, _, span, start, end = render(
         Wait(3, "step 1", 10.0, 12.0, "steps"), Wait(3, "recovery", 10.5, 11.5, "recoveries")
