@@ -41,7 +41,7 @@ from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
 from worker_runtime.engine.in_flight import InFlight, Steps
 from worker_runtime.engine.losses import Fail, LossPolicy, Retry
-from worker_runtime.engine.operation_recorder import OperationRecorder, WaitSender
+from worker_runtime.engine.operation_recorder import OperationRecorder, WaitReceiver, WaitSender
 from worker_runtime.engine.process_sets import Names, ProcessSets
 from worker_runtime.errors import (
     DeadlockError,
@@ -156,6 +156,7 @@ class Engine:
         self.in_flight = InFlight(self.steps, self.retry)
         self._open_recorder: OpenRecorder | None = None  # while a timeline is to be recorded
         self._waits: OperationRecorder | WaitSender | None = None
+        self._receiver: WaitReceiver | None = None  # while this rank records
         if group is not None and link is not None:
             self.connect_current(group, link)
 
@@ -192,6 +193,8 @@ class Engine:
 
     def record(self, open_recorder: OpenRecorder | None) -> None:
         """Record a timeline from now on, in each generation in which this worker is rank 0; None: no longer."""
+        if open_recorder is None:
+            self._end_receiver(awaits_last=True)
         self._open_recorder = open_recorder
         self._record()
 
@@ -207,6 +210,16 @@ class Engine:
         if self.current.driver is not None and self.rank == 0:
             self.current.driver.record(is_on=in_flight.recorder is not None)
 
+    def _end_receiver(self, *, awaits_last: bool) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.close(awaits_last=awaits_last)
+
+    def _listen_for_waits(self) -> None:
+        driver = self.current.driver
+        if driver is not None and not self.is_closed:
+            driver.listen()
+
     def _record_waits(self) -> None:
         """Note the waits of this rank's program, where a timeline is recorded; another rank than 0 sends them."""
         waits, recorder = self._waits, self.in_flight.recorder
@@ -216,6 +229,10 @@ class Engine:
             self._waits = WaitSender(self._send_waits)
         if isinstance(waits, WaitSender) and waits is not self._waits:
             waits.close()
+        if recorder is None or self.size == 1:
+            self._end_receiver(awaits_last=False)
+        elif self._receiver is None:
+            self._receiver = WaitReceiver(self._listen_for_waits)
         ACCOUNT.record(None if self._waits is None else self._waits.note_span)
 
     def note(self, text: str) -> None:
@@ -568,6 +585,7 @@ class Engine:
             ACCOUNT.record(None)
         if isinstance(self._waits, WaitSender):
             self._waits.close()
+        self._end_receiver(awaits_last=not end)
         with self.in_flight.lock:
             self.is_closed = True
 
@@ -603,7 +621,7 @@ class Engine:
     def abandon(self) -> None:
         """Forget the group in a forked child: its threads and connections belong to the parent."""
         self.is_closed = self._is_forked = True
-        self._open_recorder = self._waits = self.in_flight.recorder = None
+        self._open_recorder = self._waits = self._receiver = self.in_flight.recorder = None
         self.in_flight.renew_lock()
         for handle in self.in_flight:
             self.current.keep(handle.works)

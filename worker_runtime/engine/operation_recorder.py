@@ -4,6 +4,8 @@ A gloo operation ends in a thread of gloo, often long before the program waits f
 An operation on CUDA tensors ends when the program has its result, and not when the GPU has run it.
 """
 
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +16,7 @@ from worker_runtime.coordination.messages import Arrived, Waited
 from worker_runtime.coordination.ordering.requests import Kind, Release
 from worker_runtime.coordination.wire import RankSpan
 from worker_runtime.groups.torch_groups import Work
-from worker_runtime.timeline.event_queue import EventQueue
+from worker_runtime.timeline.event_queue import HAND_ON_SECONDS, EventQueue
 from worker_runtime.timeline.recorder import Recorder
 from worker_runtime.timeline.trace import Arrivals, Run, Wait
 
@@ -148,3 +150,37 @@ class WaitSender:
     def _send_all(self, waits: Sequence[RankSpan], _: int) -> None:
         for start in range(0, len(waits), _MOST_SENT):
             self._send(waits[start : start + _MOST_SENT])
+
+
+class WaitReceiver:
+    """Has rank 0 receive what the others send, also while its program calls nothing; its thread ends with `close`.
+
+    Args:
+        listen: carries out what has come.
+    """
+
+    def __init__(self, listen: Callable[[], None]) -> None:
+        self._listen = listen
+        self._owner = os.getpid()
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hvd-timeline-waits", daemon=True)
+        self._thread.start()
+
+    def close(self, *, awaits_last: bool) -> None:
+        """End.
+
+        Args:
+            awaits_last: wait first for what the others have noted up to now.
+        """
+        if os.getpid() != self._owner:
+            return  # a forked child does not have the thread
+        if awaits_last:
+            time.sleep(2 * HAND_ON_SECONDS)
+            self._listen()
+        self._is_closing.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_closing.wait(HAND_ON_SECONDS):
+            self._listen()

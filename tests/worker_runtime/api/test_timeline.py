@@ -67,6 +67,25 @@ def test_each_operation_has_its_row_and_names_the_last_rank(ranks: RankPool, tmp
     ranks.run(body, size=2)
 
 
+def test_the_waits_of_others_come_while_rank_0_calls_nothing_and_before_its_timeline_ends(
+    ranks: RankPool, tmp_path: Path
+) -> None:
+    def body() -> object:
+        path = tmp_path / "t.json"
+        hvd.start_timeline(path)
+        hvd.barrier()
+        if hvd.rank() == 0:
+            wait_until(lambda: '"rank 1"' in path.read_text())
+        hvd.allreduce(torch.ones(1), name="last")
+        if hvd.rank() == 0:
+            hvd.stop_timeline()
+            assert "allreduce.last" in list_phases(path, "rank 1")
+        hvd.barrier()
+        hvd.stop_timeline()
+
+    ranks.run(body, size=2)
+
+
 def test_an_operation_without_rank_0_has_its_arrivals(ranks: RankPool, tmp_path: Path) -> None:
     def body() -> object:
         path = tmp_path / "t.json"
