@@ -143,7 +143,7 @@ class HostLostError(LaunchError):
         exit code 75: start it again, as a scheduler may do.
 
     Args:
-        how: the reason, half a sentence.
+        host, how: its host, and the reason, half a sentence.
     """
 
     def __init__(self, host: str, how: str) -> None:
@@ -159,7 +159,7 @@ class HostLostEarlyError(LaunchError):
         scheduler starts a job again: start it yourself.
 
     Args:
-        how: the reason, half a sentence.
+        host, how: its host, and the reason, half a sentence.
     """
 
     def __init__(self, host: str, how: str) -> None:
@@ -221,7 +221,7 @@ class UnknownOptionError(UsageError):
     Remedy: `hvdrun --help all` lists all options.
 
     Args:
-        suggestion, remedy: the option that was probably meant, and what to do where there is none.
+        option, suggestion, remedy: the given one, the one that was meant, and what to do where that is not known.
     """
 
     def __init__(self, option: str, suggestion: str | None, remedy: str = "hvdrun --help all lists them.") -> None:
@@ -312,7 +312,7 @@ class HostFileError(UsageError):
     Remedy: Correct the line that the sentence names.
 
     Args:
-        line: counted from 1; None for the whole file.
+        name, line, reason: the path, the line from 1 on or None for the whole file, and half a sentence.
     """
 
     def __init__(self, name: str, line: int | None, reason: str) -> None:

@@ -136,7 +136,15 @@ class AgentBugError(Exception):
 
 
 class Job:
-    """One job, from the start of its agents to its last line of output."""
+    """One job, from the start of its agents to its last line of output.
+
+    Args:
+        spec: what is to run, and where.
+        console: for its output.
+        outcome_file: receives the outcome and the history.
+        dispatcher: gives functions to the workers; None if they run a command.
+        roster: the agents that join by themselves; None if the job starts its agents.
+    """
 
     def __init__(
         self,

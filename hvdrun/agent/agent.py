@@ -95,6 +95,9 @@ class Ending(StrEnum):
 class OrderReader:
     """Reads the launcher's orders.
 
+    Args:
+        reader: the agent's standard input, or the connection of an agent that has joined by itself.
+
     exit_code: of an agent that has joined by itself, once it was released, or a signal has ended it.
     is_signalled: the agent was asked to end by a signal, also if its launcher has released it then.
     """

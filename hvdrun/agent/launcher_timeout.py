@@ -36,7 +36,12 @@ class LauncherTimeoutError(HvdrunError):
 
 
 class LauncherTimeout:
-    """The limit of one agent on the launcher's silence, on a monotonic clock."""
+    """The limit of one agent on the launcher's silence, on a monotonic clock.
+
+    Args:
+        seconds: how long the launcher may be silent.
+        clock: monotonic, in seconds.
+    """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds

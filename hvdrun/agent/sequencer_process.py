@@ -24,6 +24,9 @@ class SequencerNotRespondingError(SequencerStartError):
 class SequencerProcess(Child):
     """A child that runs the sequencer; belongs to one event loop.
 
+    Args:
+        stdin, stdout, errors: see `Child`.
+
     port: where it listens; 0 until it has reported that.
     has_served: it has got a generation.
     fault: why the agent has killed it; "" where it has not.

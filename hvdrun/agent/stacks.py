@@ -42,7 +42,12 @@ _STOPPED, _TRACED, _IN_KERNEL, _SLEEPS = "T", "t", "D", "S"
 
 
 class _Question:
-    """One process that is asked; `memory` is its own descriptor of the answer."""
+    """One process that is asked.
+
+    Args:
+        pid: the process.
+        memory: a descriptor of the shared memory for the answer; this object closes it.
+    """
 
     def __init__(self, pid: int, memory: int) -> None:
         self.pid = pid

@@ -30,7 +30,14 @@ class Owner(Protocol):
 
 
 class StoppedDetector:
-    """Looks at the processes of these owners; belongs to one event loop."""
+    """Looks at the processes of these owners; belongs to one event loop.
+
+    Args:
+        owners: of the processes.
+        lease_seconds: how long a process may be stopped.
+        look: reads the state of one process.
+        clock: monotonic, in seconds.
+    """
 
     def __init__(
         self,

@@ -115,7 +115,11 @@ class OutputForwarder(asyncio.Protocol):
 
 
 class InputFeed(asyncio.BaseProtocol):
-    """Writes to one worker's standard input; `taken` is called whenever a piece was written."""
+    """Writes to one worker's standard input.
+
+    Args:
+        taken: called after each piece that was written.
+    """
 
     def __init__(self, taken: Callable[[], None]) -> None:
         self._taken = taken

@@ -199,6 +199,9 @@ class Cluster:
     Its parameters are those of `run()` without `min_num_proc` and `max_num_proc`: it cannot be elastic. Use it in a
     `with` block; the workers end with the block. When a worker dies, the function that runs raises an error, and the
     next function gets new workers.
+
+    Args:
+        num_proc, hosts, hostfile, env, options: see `run()`.
     """
 
     def __init__(

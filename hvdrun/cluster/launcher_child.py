@@ -31,6 +31,9 @@ _CHUNK_BYTES = 64 * 1024
 class Stream:
     """One of the program's streams, "stdout" or "stderr".
 
+    Args:
+        name: "stdout" or "stderr".
+
     writer: the descriptor for the launcher; `close_writer` closes it.
     reader: the other end, if `writer` is a pipe.
     """

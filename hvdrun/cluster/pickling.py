@@ -99,7 +99,11 @@ class NamingPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no t
 
 
 class _Pickler(NamingPickler):
-    """Pickles objects by value whose module the workers cannot import by its name, as some that pytest imports."""
+    """Pickles objects by value whose module the workers cannot import by its name, as some that pytest imports.
+
+    Args:
+        file: where it writes.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file)

@@ -18,7 +18,11 @@ _SUM_UP_SECONDS = 1.0  # between two looks whether there is something to sum up
 
 
 class LossCounter:
-    """Counts losses that differ only in the host: the first ones are printed, the others summed up after a while."""
+    """Counts losses that differ only in the host: the first ones are printed, the others summed up after a while.
+
+    Args:
+        clock: monotonic, in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -80,7 +84,12 @@ class _Restart:
 
 
 class JobReporter:
-    """Prints what the core logs about one job, and in the end why it failed."""
+    """Prints what the core logs about one job, and in the end why it failed.
+
+    Args:
+        console: where it prints.
+        clock: monotonic, in seconds.
+    """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console

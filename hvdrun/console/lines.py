@@ -15,6 +15,9 @@ class LineSplitter:
     A line ends with `\n`, `\r\n` or `\r`: progress bars come piece by piece. A `\r` at the end of the known bytes waits
     for the next byte, which may be its `\n`. A line longer than `max_line_bytes` is cut there, a newline added, so that
     a worker that never ends its line cannot fill the launcher's memory.
+
+    Args:
+        max_line_bytes: the length of the longest line that stays whole.
     """
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:

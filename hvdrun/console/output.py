@@ -22,7 +22,14 @@ DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.
 
 
 class OutputPrinter:
-    """Writes marked output to the streams of hvdrun, and erases the status line before."""
+    """Writes marked output to the streams of hvdrun, and erases the status line before.
+
+    Args:
+        marker: marks each line with its worker.
+        writer: writes to the descriptors.
+        descriptors: those of the streams of hvdrun.
+        status: the status line; None where there is none.
+    """
 
     def __init__(
         self,

@@ -181,6 +181,9 @@ class _Output:
 
     The end of the pipe means nothing: a process that the script has started may keep it open.
 
+    Args:
+        limit: how many bytes the script may write.
+
     writing: the descriptor for the script.
     """
 

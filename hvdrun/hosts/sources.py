@@ -25,7 +25,11 @@ class Source(Protocol):
 
 
 class FixedHosts:
-    """The hosts of the command line, of a hostfile or of a scheduler; see `Source`."""
+    """The hosts of the command line, of a hostfile or of a scheduler; see `Source`.
+
+    Args:
+        spec: the job, with its hosts.
+    """
 
     coming = ()
 

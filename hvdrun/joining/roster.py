@@ -215,7 +215,13 @@ _CLOSE_SECONDS = 5.0  # for what was sent to leave
 
 
 class JoinedTransport(StreamTransport):
-    """The transport to an agent that has joined by itself; see `Transport`."""
+    """The transport to an agent that has joined by itself; see `Transport`.
+
+    Args:
+        host: the host of the agent.
+        roster: the agents that have joined.
+        launcher_timeout_seconds: how long the agent waits for a silent launcher.
+    """
 
     def __init__(self, host: str, roster: Roster, launcher_timeout_seconds: float) -> None:
         super().__init__(host)

@@ -103,7 +103,12 @@ def _choose_hosts(connectivity: Connectivity, restriction: Restriction | None) -
 
 
 class _Reach:
-    """Which participant reaches which address, and how fast."""
+    """Which participant reaches which address, and how fast.
+
+    Args:
+        connectivity: the results of the probes.
+        restriction: the networks that the user allows; None for all.
+    """
 
     def __init__(self, connectivity: Connectivity, restriction: Restriction | None) -> None:
         self._restriction = restriction

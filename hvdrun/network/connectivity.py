@@ -97,7 +97,12 @@ def _list_neighbours(hosts: Sequence[str], index: int) -> list[str]:
 
 
 class Participant:
-    """The part of one machine in a check, under the name `host`."""
+    """The part of one machine in a check.
+
+    Args:
+        token: the secret of this check.
+        host: the name of the machine in the check.
+    """
 
     def __init__(self, token: bytes, host: str) -> None:
         self._token = token

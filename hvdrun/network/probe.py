@@ -67,7 +67,13 @@ class Identity:
 
 
 class Listener:
-    """Listens on some addresses of one host, for one connectivity check and one event loop."""
+    """Listens on some addresses of one host, for one connectivity check and one event loop.
+
+    Args:
+        token: the secret of this check.
+        host: the name of this machine in the check.
+        silence_seconds: how long a connection may be silent.
+    """
 
     def __init__(self, token: bytes, host: str, *, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._token = token
@@ -136,7 +142,13 @@ def close_server(server: asyncio.Server) -> None:
 
 
 class _ProbeConnection(asyncio.Protocol):
-    """One connection of a prober: it sends a question and receives an answer."""
+    """One connection of a prober: it sends a question and receives an answer.
+
+    Args:
+        listener: accepted it.
+        identity: what the answer proves.
+        silence_seconds: how long the prober may be silent.
+    """
 
     def __init__(self, listener: Listener, identity: Identity, silence_seconds: float) -> None:
         self._listener = listener

@@ -84,7 +84,12 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 class Binder:
-    """Binds the workers of this host, each before it runs any code."""
+    """Binds the workers of this host, each before it runs any code.
+
+    Args:
+        bind_to: what each worker is bound to.
+        system: the folder with the topology of the CPUs.
+    """
 
     def __init__(self, bind_to: BindTo, system: Path = SYSTEM) -> None:
         self._bind_to = bind_to

@@ -184,6 +184,11 @@ class OutputFile:
 class Child:
     """A child with a pipe to its standard input, one from its standard output, and a file for its standard error.
 
+    Args:
+        stdin: the parent's end of the pipe to standard input.
+        stdout: the parent's end of the other pipe.
+        errors: the file of standard error.
+
     pid: 0 until it is known.
     """
 

@@ -24,7 +24,11 @@ _NAME = re.compile(rf"\.?hvdrun-[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
 
 
 class AgentFolder:
-    """The folder that an agent creates, locks and removes."""
+    """The folder that an agent creates, locks and removes.
+
+    Args:
+        path: where it is created.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

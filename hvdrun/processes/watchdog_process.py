@@ -77,6 +77,9 @@ def main() -> None:
 class ProcessTree:
     """The known processes of one agent: those that it has started, and no others.
 
+    Args:
+        origin: the agent's origin; see `processes`.
+
     sessions: the workers' sessions, each leader's pid and when it started.
     agent: its pid and when it started.
     """
@@ -150,6 +153,10 @@ def _lives(pid: int, started: int) -> bool:
 
 class WatchLoop:
     """Looks at the process tree, and at the agent, at intervals.
+
+    Args:
+        tree: the processes.
+        clock: monotonic, in seconds.
 
     stopped: detects that the agent is stopped; None where it may be.
     """

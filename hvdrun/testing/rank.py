@@ -35,6 +35,9 @@ class Place:
 class Call:
     """The call of a test function.
 
+    Args:
+        function: the test function.
+
     place: where it returned; None before that, and for a function without Python code.
     """
 

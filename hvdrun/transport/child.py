@@ -60,10 +60,15 @@ class ChildTransport(ShellTransport):
     """What the two transports have in common; see `Transport`.
 
     The child leads a session: a Ctrl-C at the terminal reaches hvdrun alone, which passes it on.
+
+    Args:
+        host: the host of the agent.
+        name: what a sentence about the child's end calls it.
+        way: the program that the child runs.
     """
 
     def __init__(self, host: str, name: str, way: str) -> None:
-        """Start nothing yet; `name` is the child's, for a sentence about its end, and `way` its program."""
+        """Start nothing yet."""
         super().__init__(host, way)
         self._name = name
         self._process: asyncio.subprocess.Process | None = None
@@ -144,7 +149,11 @@ class ChildTransport(ShellTransport):
 
 
 class LocalTransport(ChildTransport):
-    """Starts the agent on this machine, with hvdrun's own interpreter."""
+    """Starts the agent on this machine, with hvdrun's own interpreter.
+
+    Args:
+        host: this machine, as the job names it.
+    """
 
     def __init__(self, host: str) -> None:
         super().__init__(host, "its agent", sys.executable)

@@ -55,7 +55,11 @@ class Transport(Protocol):
 
 
 class StreamTransport:
-    """What the transports with a stream to their agent share; see `Transport`."""
+    """What the transports with a stream to their agent share; see `Transport`.
+
+    Args:
+        host: the host of the agent.
+    """
 
     def __init__(self, host: str) -> None:
         self.host = host

@@ -33,6 +33,9 @@ class TaskClient:
     """Fetches a job's tasks for one worker, and delivers their outcomes.
 
     Close it before a task runs: gRPC does not work in the child of a process that forks with an open channel.
+
+    Args:
+        bootstrap: the worker, and how it reaches its agent.
     """
 
     def __init__(self, bootstrap: Bootstrap) -> None:

@@ -275,7 +275,11 @@ class Server:
 
 
 class _Servicer(pb_grpc.RendezvousServicer):
-    """The calls of agents, each checked against the host that its certificate names."""
+    """The calls of agents, each checked against the host that its certificate names.
+
+    Args:
+        server: answers the calls.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server

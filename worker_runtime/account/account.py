@@ -309,7 +309,11 @@ class Account:
 
 
 class Step:
-    """See `Account.step`."""
+    """See `Account.step`.
+
+    Args:
+        account: counts the step.
+    """
 
     __slots__ = ("_account",)
 
@@ -327,7 +331,12 @@ class Step:
 
 
 class Cover:
-    """See `Account.covering`."""
+    """See `Account.covering`.
+
+    Args:
+        account: counts the time.
+        part: the number of the part that the time belongs to.
+    """
 
     __slots__ = ("_account", "_former", "_part")
 

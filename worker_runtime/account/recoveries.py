@@ -44,7 +44,11 @@ class Progress:
 
 
 class RecoveryTimes:
-    """Writes the latest recoveries into an account's memory. Each is there from the moment it has a generation."""
+    """Writes the latest recoveries into an account's memory. Each is there from the moment it has a generation.
+
+    Args:
+        memory: the memory of the account.
+    """
 
     def __init__(self, memory: "memoryview[float]") -> None:
         self._memory = memory

@@ -17,6 +17,17 @@ _MAX_REASON = 500  # characters
 
 
 class _Agreement(Operation[ResultT_co]):
+    """What the ranks agree on without data; the sequencer decides the result.
+
+    Args:
+        kind: what is agreed on.
+        among: the ranks.
+        name: the full name, the same on all ranks.
+        sizes: numbers that the sequencer gets from this rank.
+        note: what must be the same on all ranks, for the sentence if it is not.
+        root: a number that must be the same on all ranks; None for none.
+    """
+
     _can_be_repeated = True
 
     def __init__(

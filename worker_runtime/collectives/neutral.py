@@ -15,7 +15,12 @@ from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
 class _Neutral(Operation[object]):
-    """Runs another operation, or none, and discards its result."""
+    """Runs another operation, or none, and discards its result.
+
+    Args:
+        release: what this rank has not submitted.
+        substitute: the other operation; None for none.
+    """
 
     def __init__(self, release: Release, substitute: Operation[object] | None) -> None:
         self.request = release.request

@@ -108,7 +108,15 @@ class _Unpicklable(NamedTuple):
 
 
 class _RootRows(Allgather):
-    """An allgather in which only the root has rows; it can run again with any survivors that include the root."""
+    """An allgather in which only the root has rows; it can run again with any survivors that include the root.
+
+    Args:
+        data: the rows of the root; empty on the other ranks.
+        root: its rank.
+        among: the ranks.
+        name: the full name, the same on all ranks.
+        note: what else must be the same on all ranks.
+    """
 
     def __init__(self, data: torch.Tensor, root: int, among: Members, name: str, note: str) -> None:
         super().__init__((data,), among, name, note=f"root rank {root}{', ' * bool(note)}{note}")

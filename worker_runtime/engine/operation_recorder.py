@@ -24,6 +24,9 @@ from worker_runtime.timeline.trace import Arrivals, Run, Wait
 class _Progress:
     """An operation between its start and its end.
 
+    Args:
+        works: the works of the operation.
+
     started, ended: `time.monotonic()`; ended: of its last work; 0.0 while one runs, or if that is not known.
     """
 

@@ -166,7 +166,11 @@ _PAUSE_SECONDS = 0.001
 
 
 class FailedWork:
-    """A work that could not start: it is completed, and a wait raises the error."""
+    """A work that could not start: it is completed, and a wait raises the error.
+
+    Args:
+        error: why it could not start.
+    """
 
     def __init__(self, error: RuntimeError) -> None:
         self._error = error

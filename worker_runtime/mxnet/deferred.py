@@ -111,7 +111,11 @@ class _Pending(NamedTuple):
 
 
 class _Hook:
-    """The replaced methods of one parameter, in one generation."""
+    """The replaced methods of one parameter, in one generation.
+
+    Args:
+        parameter: the parameter; its values may be set later.
+    """
 
     def __init__(self, parameter: mx.gluon.Parameter) -> None:
         self._parameter = weakref.ref(parameter)  # weak, since the parameter holds this object

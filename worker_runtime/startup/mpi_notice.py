@@ -9,7 +9,11 @@ _MODULE = "mpi4py.MPI"
 
 
 class _Listener(MetaPathFinder):
-    """Finds nothing; it sees that the module is looked for."""
+    """Finds nothing; it sees that the module is looked for.
+
+    Args:
+        size: the number of workers, for the sentence.
+    """
 
     def __init__(self, size: str) -> None:
         self._size = size

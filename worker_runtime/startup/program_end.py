@@ -66,7 +66,13 @@ class ExitCode:
 
 
 class _Mark:
-    """Reports the deletion of the exception whose traceback has its frame."""
+    """Reports the deletion of the exception whose traceback has its frame.
+
+    Args:
+        exit_code: gets the report.
+        status: the argument of `sys.exit()`.
+        place: the file and line of the call.
+    """
 
     def __init__(self, exit_code: ExitCode, status: str | int | None, place: str) -> None:
         self._exit_code = exit_code

@@ -192,7 +192,11 @@ class NoTensorError(AttributeError, ValueError):
 
 
 class _TensorForm:
-    """Shape, dtype and device type of a tensor whose values are sent separately."""
+    """Shape, dtype and device type of a tensor whose values are sent separately.
+
+    Args:
+        tensor: the tensor.
+    """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape = tuple(tensor.shape)

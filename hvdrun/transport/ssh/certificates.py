@@ -26,6 +26,10 @@ class BadCertificateError(Exception):
 class HostCertificate:
     """A certificate of a host.
 
+    Args:
+        kind: the type of the key.
+        blob: the certificate, in the encoding of the protocol.
+
     authority: the key that has signed it, in the encoding of the protocol.
     """
 

@@ -28,7 +28,11 @@ _LOST = (paramiko.SSHException, OSError, EOFError)  # paramiko raises these when
 
 
 class _ReadEvent(threading.Event):
-    """paramiko sets it when a channel has something to read or has ended; one serves all channels of a connection."""
+    """paramiko sets it when a channel has something to read or has ended; one serves all channels of a connection.
+
+    Args:
+        wake: called each time.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake  # paramiko calls no other methods than these, which need nothing of an Event
@@ -41,7 +45,12 @@ class _ReadEvent(threading.Event):
 
 
 class _WindowCondition(threading.Condition):
-    """paramiko notifies it when the remote side accepts more bytes."""
+    """paramiko notifies it when the remote side accepts more bytes.
+
+    Args:
+        channel: the channel; the condition uses its lock.
+        wake: called each time.
+    """
 
     def __init__(self, channel: paramiko.Channel, wake: Callable[[], None]) -> None:
         super().__init__(channel.lock)

@@ -173,6 +173,10 @@ class _Packetizer(Packetizer):
 class _Client(paramiko.Transport):
     """paramiko's connection, with what the ssh configuration allows, in its order.
 
+    Args:
+        connected: the socket, or what acts as one.
+        policy: what the ssh configuration allows.
+
     host_key_kinds: the kinds of host keys to ask for, the best first. paramiko alone asks for certificates last.
     """
 

@@ -179,7 +179,11 @@ def _hash(name: str, salt: bytes) -> str:
 
 
 class HostKey:
-    """Verifies the key of one host, known under the host's name with its port or without."""
+    """Verifies the key of one host, known under the host's name with its port or without.
+
+    Args:
+        target: the host and its known_hosts files.
+    """
 
     def __init__(self, target: Target) -> None:
         """Read the known_hosts files and the file of revoked keys.

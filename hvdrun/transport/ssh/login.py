@@ -22,7 +22,11 @@ _AGENT_SECONDS = 10.0  # an ssh agent may ask its user to confirm a key
 
 
 class SshAgent(AgentSSH):
-    """The ssh agent at the socket that the configuration names; paramiko.Agent supports only SSH_AUTH_SOCK."""
+    """The ssh agent at the socket that the configuration names; paramiko.Agent supports only SSH_AUTH_SOCK.
+
+    Args:
+        path: of the socket.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -49,7 +53,12 @@ class AgentCertificate(AgentKey):
 
 
 class Login:
-    """One attempt to log in over one connection."""
+    """One attempt to log in over one connection.
+
+    Args:
+        client: the connection, with a verified host key.
+        target: the host, and how to log in there.
+    """
 
     def __init__(self, client: paramiko.Transport, target: Target) -> None:
         self._client = client

@@ -15,6 +15,10 @@ _CLOSE_SECONDS = 2.0  # for a process to end after a signal
 class ProxyCommand:
     """A running ProxyCommand.
 
+    Args:
+        host: the host that it leads to.
+        command: the line for the user's shell.
+
     socket: connected with the command's standard input and output.
     has_failed: after `close`: the command had ended by itself, with another exit code than 0.
 

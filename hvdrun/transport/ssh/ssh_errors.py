@@ -43,7 +43,9 @@ class NoCommonAlgorithmError(SshError):
     Remedy: Allow one of the named algorithms in its sshd_config, or another in `~/.ssh/config`.
 
     Args:
+        host: the host.
         option: the keyword of ssh_config.
+        allowed: the algorithms that the configuration allows.
     """
 
     def __init__(self, host: str, option: str, allowed: Sequence[str]) -> None:
@@ -185,9 +187,11 @@ class AuthenticationFailedError(SshError):
     Remedy: `ssh-copy-id HOST`, `ssh-add`, or name the key with `-i`.
 
     Args:
+        host, user: where hvdrun tried to log in.
         methods: what the server allows.
         tried: the keys that it refused.
         unusable: keys that could not be used, and why.
+        reason: why the attempt ended early; None if it did not.
     """
 
     def __init__(
@@ -228,6 +232,9 @@ class HostKeyUnknownError(SshError):
     Remedy: Log in once with ssh and compare the fingerprint, or add `--ssh-accept-new`.
 
     Args:
+        host: the host.
+        name: under which its key would be known.
+        kind, fingerprint: its key.
         certificate: why the host's certificate is not accepted; None if it has none.
     """
 

@@ -99,7 +99,12 @@ def resolve_target(
 
 
 class _Resolver:
-    """Resolves a host and its jump hosts."""
+    """Resolves a host and its jump hosts.
+
+    Args:
+        config: the ssh configuration.
+        accept_new: a host without a known key is trusted, whatever is configured.
+    """
 
     def __init__(self, config: SshConfig, *, accept_new: bool) -> None:
         self._config = config

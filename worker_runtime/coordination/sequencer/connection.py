@@ -67,7 +67,12 @@ class ConnectionEndedError(Exception):
 
 
 class Connection:
-    """A connected socket with its poller, the received part of an incomplete frame, and unsent data."""
+    """A connected socket with its poller, the received part of an incomplete frame, and unsent data.
+
+    Args:
+        connected: the socket.
+        poller: reports when it can be read or written.
+    """
 
     __slots__ = ("_chunks", "_missing", "_poller", "_socket", "_unsent", "_unsent_bytes", "descriptor")
 

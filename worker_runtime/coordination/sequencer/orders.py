@@ -51,6 +51,9 @@ _STOP = b"stop"
 class Orders:
     """Reads activations and `stop`, one a line, from a descriptor.
 
+    Args:
+        descriptor: where it reads.
+
     is_stopping: `stop` was read.
     """
 

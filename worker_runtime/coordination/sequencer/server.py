@@ -30,6 +30,10 @@ MAX_EARLY = 4096  # more than the ranks of a job
 class Handshake:
     """A connection before the proof of the other side.
 
+    Args:
+        connection: the connection.
+        now: the time of the connection.
+
     challenge: the challenge for the proof.
     received: the received part of the greeting.
     since, due: the time of the connection, and its deadline.
@@ -48,7 +52,12 @@ Decide = Callable[[Handshake, Greeting], bool]
 
 
 class Handshakes:
-    """Accepts connections, reads their greetings and passes them on."""
+    """Accepts connections, reads their greetings and passes them on.
+
+    Args:
+        poller: reports when a connection can be read.
+        decide: gets each complete greeting.
+    """
 
     def __init__(self, poller: Poller, decide: Decide) -> None:
         self._poller = poller

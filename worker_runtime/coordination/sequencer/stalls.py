@@ -77,6 +77,9 @@ class StallClock:
 
     In each method `waits` are the pending operations.
 
+    Args:
+        limits: when a wait is reported, and when it is a hang.
+
     released_at: the time of the last release of any process set.
     """
 

@@ -13,7 +13,11 @@ from worker_runtime.mxnet.functions import broadcast_parameters
 
 
 class ModuleHandler(ArraysHandler):
-    """Saves a Module or a BucketingModule: parameters, auxiliary values and the optimizer."""
+    """Saves a Module or a BucketingModule: parameters, auxiliary values and the optimizer.
+
+    Args:
+        value: the module.
+    """
 
     def __init__(self, value: mx.mod.BaseModule) -> None:
         self._optimizer = OptimizerHandler(value)
