@@ -22,10 +22,10 @@ def main() -> int:
 
     keep_notice()
     prefer_own_packages()
-    from hvdrun.agent.agent import Ending, serve_pipes  # noqa: PLC0415 - from here on these are our own
-    from hvdrun.errors import HvdrunError  # noqa: PLC0415 - from here on these are our own
-    from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - from here on these are our own
-    from rendezvous.errors import RendezvousError  # noqa: PLC0415 - from here on these are our own
+    from hvdrun.agent.agent import Ending, serve_pipes  # noqa: PLC0415 - prefer_own_packages() has to be first
+    from hvdrun.errors import HvdrunError  # noqa: PLC0415 - prefer_own_packages() has to be first
+    from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - prefer_own_packages() has to be first
+    from rendezvous.errors import RendezvousError  # noqa: PLC0415 - prefer_own_packages() has to be first
 
     prepare_process()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -42,7 +42,7 @@ def main() -> int:
         ending = "this is a bug in hvdrun, please report it (-v prints the traceback): " + repr(error)
     if ending == Ending.RELEASED:
         return 0
-    with suppress(OSError):  # the launcher reports it as the reason
+    with suppress(OSError):  # the launcher, which reads and prints this, may be gone
         sys.stderr.write(ending + "\n")
     return 1
 

@@ -38,7 +38,7 @@ def make_command(command: tuple[str, ...], descriptor: int, modules: tuple[str, 
 
 
 def make_environment(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The environment of a forkserver: that of a service of the job, and the folder by which it gets control."""
+    """The environment of a forkserver: this one, with the folder of the entrance first in PYTHONPATH."""
     search = os.pathsep.encode().join(filter(None, [_ENTRANCE, environment.get(_SEARCH)]))
     return {**environment, _SEARCH: search}
 

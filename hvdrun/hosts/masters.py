@@ -1,4 +1,4 @@
-"""The port of rank 0's torch store, which the host of rank 0 reserves, in the orders to the workers of its round."""
+"""The orders that start workers get the master of their round: the address and port of rank 0's torch store."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,10 +9,12 @@ from rendezvous.wire.orders import Reserved
 
 
 class Masters:
-    """Sends the orders that start workers; those to other hosts than that of rank 0 wait until it has reserved a port.
+    """Sends the orders that start workers, with the master of their round.
+
+    The host of rank 0 reserves the port. The orders to other hosts wait for that.
 
     Args:
-        order: sends one.
+        order: sends one order.
     """
 
     def __init__(self, order: Callable[[Launch], None]) -> None:
@@ -24,17 +26,17 @@ class Masters:
 
     def order(self, launch: Launch) -> None:
         """Send an order, now or when the port of its round is known."""
-        host, known = launch.worker.slot.host, launch.round
+        host, current = launch.worker.slot.host, launch.round
         # The first order of a round is that of rank 0.
-        if known is not None and known.number > self._number:
-            self._number, self._host, self._master = known.number, host, None
+        if current is not None and current.number > self._number:
+            self._number, self._host, self._master = current.number, host, None
             self._waiting.clear()
-        if known is None or host == self._host:
+        if current is None or host == self._host:
             self._order(launch)
         elif self._master is None:
             self._waiting[launch.worker] = launch
         else:
-            self._order(replace(launch, round=replace(known, master=self._master)))
+            self._order(replace(launch, round=replace(current, master=self._master)))
 
     def note_reserved(self, reserved: Reserved) -> None:
         """The host of rank 0 has reserved a port: send the orders that wait for it."""

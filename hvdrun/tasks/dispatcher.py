@@ -58,7 +58,7 @@ class Dispatcher:
         Args:
             rank_of: the rank of a worker.
             stop: ends the job, with an exit code and the reason; called when the program has ended.
-            is_ending: how the job ends is decided: no worker gets another function.
+            is_ending: whether it is decided how the job ends; then no worker gets another function.
         """
         self._rank_of = rank_of
         self._stop = stop
@@ -125,7 +125,7 @@ class Dispatcher:
                 break
             lines.appendleft(line)
 
-        # Of a host that was lost before its output came.
+        # Outcomes from a host that was lost before its output came.
         for held in self._held.values():
             self._send(held)
         body = None

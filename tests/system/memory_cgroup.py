@@ -31,10 +31,10 @@ def limit(limit_bytes: int = LIMIT_BYTES) -> Iterator[Path]:
 
 
 def enter(folder: Path) -> list[str]:
-    """The words before a command that is to run in it."""
+    """The words that start a command in the cgroup of this folder; the command follows them."""
     return ["sh", "-c", f'{join(folder)}; exec "$@"', "sh"]
 
 
 def join(folder: Path) -> str:
-    """What a shell says to run in it."""
+    """The line of a shell that moves the shell into the cgroup of this folder."""
     return f"echo $$ > {shlex.quote(str(folder / 'cgroup.procs'))}"

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def copy_nested(value: Any, earlier: Any, kind: type, copy_array: Callable[[Any, Any], Any]) -> Any:
-    """A copy with arrays in dicts, lists and tuples; other objects are deep-copied.
+    """Copy arrays, also those in dicts, lists and tuples, by `copy_array`, and other objects by `copy.deepcopy`.
 
     Args:
         value: what to copy.

@@ -102,7 +102,7 @@ class HandledState(ObjectState):
         return any(handler.needs_sync() for handler in self._handlers.values())
 
     def waits_for_reset(self) -> bool:
-        """Whether ranks were lost without an interruption, and an object depends on the number of ranks."""
+        """Whether a recovery without an interrupt has removed ranks, and an object depends on their number."""
         # Ask every handler, without a shortcut: a sampler records its batch in this call.
         found = [handler.waits_for_reset() for handler in self._handlers.values()]
         return any(found) or super().waits_for_reset()

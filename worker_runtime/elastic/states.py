@@ -188,7 +188,7 @@ class State:
         return False
 
     def waits_for_reset(self) -> bool:
-        """Whether ranks were lost without an interruption, and the state depends on the number of ranks."""
+        """Whether a recovery without an interrupt has removed ranks, and the state depends on their number."""
         return bool(self._reset_callbacks) and self._size != exchange.count_ranks()
 
 

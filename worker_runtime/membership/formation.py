@@ -75,11 +75,11 @@ class Formation:
         address: the address on which the other members reach this worker.
         choice: the backends.
         after: the last generation of which this worker was a member.
-        report: the report of this worker's state.
+        report: what this worker reports about itself when it joins.
         on_event: called with each event, in the formation's thread.
     """
 
-    def __init__(  # noqa: PLR0917 - each is needed once, in one place
+    def __init__(  # noqa: PLR0917 - one call, in recovery.py, gives all of them
         self,
         client: "WorkerClient",
         address: str,
@@ -123,7 +123,7 @@ class Formation:
         try:
             membership = client.join(self._after, self.report)
             self.membership = membership
-            self._report(Joined(self, membership))
+            self._send_event(Joined(self, membership))
             group = form(
                 membership,
                 client.await_sequencer,
@@ -138,20 +138,20 @@ class Formation:
         except (RendezvousError, InitializationError) as error:
             # The frames of the error's traceback hold the group, and with it the store and its connections.
             failure, is_final = error.with_traceback(None), self.membership is None
-            self._report(Failed(self, failure, is_final))
+            self._send_event(Failed(self, failure, is_final))
         except BaseException as error:  # a bug: report it, so that no thread waits for this one
             fault = InitializationError(f"this worker cannot connect ({error!r})")
-            self._report(Failed(self, fault, is_final=True))
+            self._send_event(Failed(self, fault, is_final=True))
             raise
         else:
             if group is not None and link is not None:
                 with self._lock:
                     self._formed = group, link
-            if not self._report(Connected(self)):
+            if not self._send_event(Connected(self)):
                 self._close_formed()
 
-    def _report(self, event: FormationEvent) -> bool:
-        """Report an event, unless the formation was abandoned; return whether it was reported."""
+    def _send_event(self, event: FormationEvent) -> bool:
+        """Pass an event on, unless the formation was abandoned; return whether it was passed on."""
         with self._lock:
             if self._is_abandoned:
                 return False

@@ -9,7 +9,7 @@ _MODULE = "mpi4py.MPI"
 
 
 class _Listener(MetaPathFinder):
-    """Finds nothing; it sees that the module is looked for.
+    """Finds no module. It prints the notice when Python looks for mpi4py.
 
     Args:
         size: the number of workers, for the sentence.
@@ -32,7 +32,7 @@ class _Listener(MetaPathFinder):
 
 
 def explain(size: str) -> str:
-    """What a script that imports mpi4py in a job of this size is told."""
+    """The notice to a script that imports mpi4py in a job of this size."""
     return (
         "mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with "
         f"mpirun -np {size}, or do not import mpi4py"
@@ -40,7 +40,7 @@ def explain(size: str) -> str:
 
 
 def listen(environment: Mapping[str, str]) -> None:
-    """Say it in this process, from now on, if it is one worker of several; without an effect the second time."""
+    """Print the notice when this process imports mpi4py, if the job has several workers. A second call does nothing."""
     size = environment.get(_SIZE, "1")
     is_known = _MODULE in sys.modules or any(isinstance(finder, _Listener) for finder in sys.meta_path)
     if size != "1" and not is_known:

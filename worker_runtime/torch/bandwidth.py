@@ -19,7 +19,7 @@ from worker_runtime.rendezvous import Backend, read_backend
 MARK = "hvdrun-bandwidth "
 BYTES = 64_000_000
 MOST_ROUNDS = 15  # of pairs: with 16 hosts or fewer each meets each other one
-_FIRST_BYTES = BYTES // 16  # tells whether all are worth the time
+_FIRST_BYTES = BYTES // 16  # a first, short measurement: where it is slow, BYTES are not sent
 _SLOW_SECONDS = 0.5
 _REPEATS = 3
 
@@ -27,7 +27,7 @@ Pair = tuple[int, int]
 
 
 def plan_rounds(members: Sequence[int], most: int = MOST_ROUNDS) -> list[list[Pair]]:
-    """Rounds of pairs; in one round nobody is in two of them (the circle method of tournaments).
+    """Rounds of pairs; in one round no member is in two pairs (the circle method of tournaments).
 
     Args:
         members: those who meet.

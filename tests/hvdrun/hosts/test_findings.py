@@ -34,7 +34,7 @@ def visit(**changes: object) -> list[Finding]:
 
 
 def change(**packages: str | None) -> dict[str, str]:
-    """The packages with these versions; None is without."""
+    """The packages of a healthy host with these versions in their place; None removes a package."""
     changed = {**HEALTHY.packages, **{name.replace("_", "-"): version for name, version in packages.items()}}
     return {name: version for name, version in changed.items() if version is not None}
 
@@ -111,7 +111,7 @@ def test_a_host_that_could_not_be_examined_is_the_only_finding() -> None:
     assert finding == Finding("b could not be examined (PermissionError: /proc)", ("b",), "ssh b 'hvdrun doctor'")
 
 
-def test_among_two_hosts_the_first_one_counts() -> None:
+def test_of_two_different_hosts_the_first_one_is_taken_as_right() -> None:
     hosts = {"a": Host(HEALTHY), "b": Host(replace(HEALTHY, packages=change(torch="2.12.0")))}
     (finding,) = diagnose(hosts)
     assert finding.hosts == ("b",)

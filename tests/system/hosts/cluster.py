@@ -20,7 +20,7 @@ WAYS = pytest.mark.parametrize(
 )
 LEFT_SECONDS = 20.0  # what is left then does not end by itself
 _PAUSE_SECONDS = 0.02
-_CLEAN_LOOKS = 2  # a process may be between fork and exec while one looks
+_CLEAN_LOOKS = 2  # in one look a process between fork and exec may be missing
 _SSHD = re.compile(r": sshd|: \S*/sshd|listener on port")  # a listener of another process is reported with the process
 
 
@@ -82,7 +82,7 @@ class Cluster:
         return path
 
     def name_hosts(self, *lines: str) -> None:
-        """What `cat hosts` answers from now on; never half of it."""
+        """Replace the file `hosts`, which a discovery script prints, at one stroke."""
         self.write("next", "".join(f"{line}\n" for line in lines)).replace(self.directory / "hosts")
 
     def configure_ssh(self, text: str) -> None:
@@ -93,7 +93,7 @@ class Cluster:
         """What is on the hosts that was not there before: processes, files in /tmp and /dev/shm, listeners.
 
         with_sshd: whether sshd's own processes count, and the ports that they keep for a tunnel. On a host that is cut
-            off they wait for a launcher that is gone, and end when the network is mended, or as their settings have it.
+            off they wait for a launcher that is gone. They end when the network is mended, or as sshd_config says.
         """
         return tuple(
             trace

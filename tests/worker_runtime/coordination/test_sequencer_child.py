@@ -1,4 +1,4 @@
-"""The sequencer as a child of rank 0: it serves as long as its owner lives, and not longer."""
+"""The sequencer of another launcher's world, a child of rank 0: it serves as long as rank 0 lives, and not longer."""
 
 import os
 import signal
@@ -122,7 +122,7 @@ def test_a_process_that_never_reports_its_port_is_given_up(monkeypatch: pytest.M
     ("end", "number", "old"),
     [("", None, None), ("os._exit(3)", None, "absent"), ("", signal.SIGKILL, "refused"), ("", signal.SIGTERM, None)],
 )
-def test_the_process_ends_with_its_owner_though_a_forked_child_of_that_lives_on(
+def test_the_process_ends_with_its_owner_while_a_forked_child_of_the_owner_lives(
     end: str, number: signal.Signals | None, old: str | None, tmp_path: Path
 ) -> None:
     with subprocess.Popen(
@@ -164,6 +164,6 @@ def test_a_forked_child_can_drop_the_sequencer() -> None:
         if child == 0:
             process.abandon()
             process.close()
-            os._exit(sum(not os.path.exists(f"/proc/self/fd/{number}") for number in pipes))  # noqa: PTH110 - no frills
+            os._exit(sum(not os.path.exists(f"/proc/self/fd/{number}") for number in pipes))  # noqa: PTH110 - a forked child runs as little code as it can
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(pipes)
         connect(process)

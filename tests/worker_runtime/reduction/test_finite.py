@@ -35,11 +35,11 @@ def step(
 
 
 def play(
-    told: pytest.CaptureFixture[str], body: Callable[[ThreadEngine], Any], size: int = 2, *, is_elastic: bool = False
+    output: pytest.CaptureFixture[str], body: Callable[[ThreadEngine], Any], size: int = 2, *, is_elastic: bool = False
 ) -> list[str]:
     """The lines that all ranks print."""
     World(size, is_elastic=is_elastic).run(body)
-    return told.readouterr().err.splitlines()
+    return output.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize("way", ["packed", "copied", "in place", "float16", "compressed", "elastic", "sum"])
@@ -77,7 +77,9 @@ def test_of_several_gradients_the_one_nearest_to_the_loss_is_named(capsys: pytes
     assert play(capsys, body, 4) == [f"hvdrun: {expected}; nor are gradients of rank 2, 3"]
 
 
-def test_sparse_gradients_passes_and_a_rank_that_is_alone_are_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sparse_gradient_is_checked_over_several_passes_and_on_a_rank_that_is_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def body(engine: ThreadEngine) -> None:
         table = torch.nn.Embedding(5, 2, sparse=True)
         with torch.no_grad():
@@ -123,7 +125,7 @@ def test_an_error_is_the_same_on_all_ranks_and_training_may_continue(world: Worl
     assert world.run(body) == [(sentence, 7)] * 2
 
 
-def test_infinities_of_a_scaled_loss_are_told_once_the_scale_is_down_to_one(
+def test_infinities_of_a_scaled_loss_are_reported_after_the_scale_has_fallen_to_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def body(engine: ThreadEngine) -> None:
@@ -177,7 +179,7 @@ def test_discarded_gradients_are_forgotten(capsys: pytest.CaptureFixture[str]) -
     assert play(capsys, body) == []
 
 
-def test_a_finding_of_a_device_is_told_one_step_later_with_the_right_step(
+def test_a_bad_gradient_on_a_device_is_reported_one_step_later_with_the_right_step(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finite, "_is_near", lambda _: False)

@@ -114,7 +114,7 @@ MODULES: "dict[str, dict[str, Sequence[str]]]" = {
     "horovod.mxnet.functions": {"worker_runtime.mxnet": _MXNET_FUNCTIONS},
     "horovod.mxnet.mpi_ops": {"worker_runtime.mxnet": _MXNET, **_INTERNALS},
 }
-# Horovod's modules that have all other names of a module of the runtime, too.
+# A module of Horovod, and the module of the runtime whose names it has besides those listed above.
 WHOLE = {"horovod.torch": "worker_runtime.torch", "horovod.mxnet": "worker_runtime.mxnet"}
 UNSERVED = (
     *("horovod.data", "horovod.keras", "horovod.ray", "horovod.spark", "horovod.tensorflow"),

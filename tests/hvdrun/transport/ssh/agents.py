@@ -19,7 +19,7 @@ from tests.hvdrun.transport.ssh.servers import Home, SshServer
 async def opened(
     home: Home, server: SshServer, agent: RemoteAgent | None = None, start_seconds: float = START_SECONDS
 ) -> AsyncIterator[SshTransport]:
-    """A way to an agent that has started."""
+    """A transport to an agent that has started."""
     transport = make_transport(home.target(server), agent, start_seconds)
     try:
         await transport.open()
@@ -31,7 +31,7 @@ async def opened(
 def make_transport(
     target: Target, agent: RemoteAgent | None = None, start_seconds: float = START_SECONDS
 ) -> SshTransport:
-    """A way to an agent that has not started."""
+    """A transport to an agent that has not started."""
     return SshTransport(target.host, lambda: target, agent or RemoteAgent(sys.executable), start_seconds=start_seconds)
 
 
@@ -43,7 +43,7 @@ def write_script(path: Path, text: str) -> RemoteAgent:
 
 
 def write_agent(folder: Path, program: str) -> RemoteAgent:
-    """A program in an agent's place; it says one byte, as the first of a frame, before it continues."""
+    """A Python program in an agent's place; `out` is its standard output, for bytes."""
     preamble = f"#!{sys.executable} -S\nimport os, sys, time, struct\nout = sys.stdout.buffer\n"
     return write_script(folder / "agent", preamble + textwrap.dedent(program))
 

@@ -1,4 +1,4 @@
-"""An unexpected error in a task or thread of an ssh connection is raised where its agent is listened to."""
+"""An unexpected error in a task or thread of an ssh connection is raised by the call that waits for its agent."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
