@@ -75,7 +75,7 @@ def describe_tls(figures: scale_tls.Figures, target_hosts: int) -> list[Row]:
             f"{figures.join_seconds:.2f} s (processor: server {server:.2f} s, agents {agents:.2f} s; "
             f"{figures.retries:,} calls repeated)",
             "<= 5 s" if is_target else "",
-            figures.join_seconds <= 5.0,  # noqa: PLR2004 - the target
+            figures.join_seconds <= 5.0,  # noqa: PLR2004 - the target, in seconds
         ),
         Row(
             f"{who}: one host is lost, all others are told",
@@ -100,7 +100,7 @@ def describe_codec(every: Sequence[scale_codec.Figures], slots: int) -> list[Row
             f"{sum(figures.seconds.values()):.2f} s, {figures.memory_bytes / MB:.0f} MB, "
             f"{sum(figures.sent.values()) / MB:.1f} MB sent, {sum(figures.received.values()) / MB:.1f} MB received",
             "<= 60 s" if figures is every[-1] else "",
-            sum(figures.seconds.values()) <= 60.0,  # noqa: PLR2004 - the target
+            sum(figures.seconds.values()) <= 60.0,  # noqa: PLR2004 - the target, in seconds
         )
         for figures in every
     ]

@@ -534,7 +534,7 @@ class SnapshotError(RuntimeError):
     """
 
 
-class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - Horovod's name; it is no error
     """A signal to `elastic.run`, not an error: hosts were added or removed. All ranks raise it.
 
     Args:

@@ -353,7 +353,7 @@ class Agent:
                 async with asyncio.timeout(self._begin.lease_seconds / _LOOKS_PER_LEASE):
                     await self._watch.changed.wait()
         await asyncio.to_thread(importlib.import_module, "hvdrun.agent.session")
-        from hvdrun.agent.session import attend  # noqa: PLC0415 - see the module's docstring
+        from hvdrun.agent.session import attend  # noqa: PLC0415 - gRPC's import would delay the workers
 
         await attend(self._begin, self._socket, self._watch, self._launcher_timeout, self._sequencing)
         raise AssertionError("attend() ends by raising")

@@ -178,14 +178,14 @@ def _open_memory(pid: int) -> int | None:
     folder = _PROC / str(pid) / "fd"
     for name in os.listdir(folder):  # noqa: PTH208 - names are all that is wanted
         with suppress(FileNotFoundError):  # closed meanwhile
-            if os.readlink(folder / name) == _LINK:  # noqa: PTH115 - text
+            if os.readlink(folder / name) == _LINK:  # noqa: PTH115 - readlink() gives text
                 return os.open(folder / name, os.O_RDWR | os.O_CLOEXEC)
     return None
 
 
 def _explain_no_handler(pid: int) -> str:
     with suppress(OSError):  # it ended meanwhile
-        program = Path(os.readlink(f"/proc/{pid}/exe")).name  # noqa: PTH115 - text
+        program = Path(os.readlink(f"/proc/{pid}/exe")).name  # noqa: PTH115 - readlink() gives text
         if not program.startswith("python"):
             return f"its program, {program}, is not Python"
     return "its Python has not run hvdrun's start, or has closed what it opens"
@@ -248,7 +248,7 @@ def _add_text(stack: Stack) -> Stack:
         return replace(stack, obstacle="its main thread runs no Python")
     folder = Path()
     with suppress(OSError):  # it ended meanwhile
-        folder = Path(os.readlink(f"/proc/{stack.pid}/cwd"))  # noqa: PTH115 - text
+        folder = Path(os.readlink(f"/proc/{stack.pid}/cwd"))  # noqa: PTH115 - readlink() gives text
     frames = [
         replace(each, text=linecache.getline(str(folder / each.file), each.line).strip()) for each in stack.frames
     ]

@@ -152,7 +152,7 @@ def list_latencies(connectivity: Connectivity) -> dict[tuple[str, str], float]:
 
 def find_slow(milliseconds: dict[tuple[str, str], float]) -> list[Finding]:
     """The slowest pair, if it takes several times as long as the median."""
-    if len(milliseconds) <= 2:  # the two directions of one pair  # noqa: PLR2004 - said
+    if len(milliseconds) <= 2:  # the two directions of one pair  # noqa: PLR2004 - one pair has two
         return []
     times = sorted(milliseconds.values())
     median = times[len(times) // 2]

@@ -59,7 +59,7 @@ def stop_process(number: signal.Signals) -> None:
     former = signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     signal.signal(number, former)
-    signal.siginterrupt(number, False)  # noqa: FBT003 - its signature
+    signal.siginterrupt(number, False)  # noqa: FBT003 - siginterrupt's signature
 
 
 def answer_notice(notice: Callable[[], None]) -> None:

@@ -55,7 +55,7 @@ class Body:
         if self.data is not None:
             yield self.data
             return
-        assert self.descriptor is not None  # noqa: S101 - see the class
+        assert self.descriptor is not None  # noqa: S101 - for mypy: there is one where there are no data
         position = 0
         while piece := os.pread(self.descriptor, PIECE_BYTES, position):
             position += len(piece)

@@ -38,8 +38,8 @@ def open_debugger(terminal: str, title: str) -> Iterator[Pdb]:
     """
     descriptor = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
     with (
-        open(descriptor, encoding="utf-8", errors="replace") as keys,  # noqa: PTH123 - a descriptor
-        open(os.dup(descriptor), "w", encoding="utf-8", errors="replace") as screen,  # noqa: PTH123 - a descriptor
+        open(descriptor, encoding="utf-8", errors="replace") as keys,  # noqa: PTH123 - a descriptor has no path
+        open(os.dup(descriptor), "w", encoding="utf-8", errors="replace") as screen,  # noqa: PTH123 - a descriptor has no path
     ):
         screen.write(f"\n{title}\n")
         yield Pdb(stdin=keys, stdout=screen, nosigint=True, skip=_SKIPPED)

@@ -108,7 +108,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def get_session(config: pytest.Config) -> "RankedSession":
     """The workers of this run; created for the first test that needs them."""
     if _SESSION not in config.stash:
-        from hvdrun.testing.session import RankedSession  # noqa: PLC0415 - see the file
+        from hvdrun.testing.session import RankedSession  # noqa: PLC0415 - only tests of ranks need it
 
         config.stash[_SESSION] = RankedSession(config, config.stash.get(_TERMINAL, None))
     return config.stash[_SESSION]

@@ -225,7 +225,7 @@ def run_test(function: Callable[..., object], arguments: Mapping[str, Any], styl
             report.place = call.place
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - reported to pytest
+        except BaseException as error:  # noqa: BLE001 - pytest reports each exception of a test
             describe(report, error, call, style)
         report.warned = [Warned(str(each.message), each.category, each.filename, each.lineno) for each in caught]
 

@@ -15,11 +15,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from rich.console import Console  # noqa: E402 - after the path
-from rich.text import Text  # noqa: E402 - after the path
+from rich.console import Console  # noqa: E402 - sys.path has to have the root first
+from rich.text import Text  # noqa: E402 - sys.path has to have the root first
 
-from tests.costs import Budgets, Costs, rank_files, read_shard  # noqa: E402 - after the path
-from tests.house.sources import find_python_files  # noqa: E402 - after the path
+from tests.costs import Budgets, Costs, rank_files, read_shard  # noqa: E402 - sys.path has to have the root first
+from tests.house.sources import find_python_files  # noqa: E402 - sys.path has to have the root first
 
 PROGRAMS = Path(sys.executable).parent
 TESTS = "tests"

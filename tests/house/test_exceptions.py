@@ -12,11 +12,11 @@ from tests.house.sources import PACKAGES, ROOT, read_sources
 
 CODES = r"[A-Z]+[0-9]+(?:, [A-Z]+[0-9]+)*"
 # A reason stands where it is needed, and does not refer to another one.
-REFERENCE = "(?!as above|the same|see above|see there)"
+REFERENCE = "(?i:(?!as above|as before|as in |as for |ditto|(the )?same|see |idem|likewise|like the))"
 NOQA = re.compile(rf"noqa: {CODES} - {REFERENCE}\S.{{3,}}")
 IGNORE = re.compile(rf"type: ignore\[[a-z-]+(?:, ?[a-z-]+)*\]\s+# {REFERENCE}(?P<reason>\S.{{3,}})")
 REASON = re.compile(r"# (?!noqa)\S.{3,}")
-ENTRY = re.compile(r'^\s*"(?P<entry>[^"]+)",(?P<reason>\s+# (?!the same|as above)\S.*)?$')
+ENTRY = re.compile(rf'^\s*"(?P<entry>[^"]+)",(?P<reason>\s+# {REFERENCE}\S.*)?$')
 LISTS = (
     "ignore",
     '"tests/**"',
@@ -71,6 +71,10 @@ def test_a_rule_switched_off_for_all_has_a_reason() -> None:
         "noqa: S101 -",
         "noqa - because",
         "noqa: S101 - as above",
+        "noqa: S101 - ditto",
+        "noqa: S101 - Same reason",
+        "noqa: S101 - see the line before",
+        "noqa: S101 - as in the function above",
         "type: ignore[misc]  # the same",
         "type: ignore",
         "type: ignore[misc]",

@@ -93,7 +93,7 @@ def owned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Owned]:
     ],
     ids=["the owner's input ends", "the owner is asked to end", "the owner is killed", "the keeper is killed"],
 )
-def test_nothing_outlives_a_labs_owner_or_keeper(
+def test_a_lab_does_not_outlive_its_owner_or_keeper(
     act: Callable[["subprocess.Popen[str]", int], None], owned: Owned
 ) -> None:
     owner, keeper, traces = owned

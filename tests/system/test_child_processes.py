@@ -55,7 +55,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(("method", "forks"), rest_nightly([("fork", True), ("forkserver", False), ("spawn", True)]))
-def test_nothing_is_left_of_a_killed_worker_s_children(hvdrun: Launcher, method: str, *, forks: bool) -> None:
+def test_children_of_a_killed_worker_do_not_outlive_it(hvdrun: Launcher, method: str, *, forks: bool) -> None:
     hvdrun.write("train.py", SCRIPT)
     job = ("-np", "2", "--min-np", "1", "--no-prefix", "python", "train.py", method)
     finished = hvdrun(*job, forks=forks)

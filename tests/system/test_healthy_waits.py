@@ -126,6 +126,6 @@ def test_a_healthy_rank_is_named_with_its_own_place(hvdrun: Launcher) -> None:
     assert {size for _, _, size in logs[0].values()} == {LEAST, MOST}
     lines = [line for line in finished.stderr.splitlines() if "waited for" in line or "wait for each other" in line]
     wrong = [found for found in (judge(line, logs) for line in lines) if found]
-    print(f"{len(wrong)} of {len(lines)} lines wrong in {len(logs[0])} steps")  # noqa: T201 - the score
+    print(f"{len(wrong)} of {len(lines)} lines wrong in {len(logs[0])} steps")  # noqa: T201 - the nightly log shows the score
     assert lines
     assert wrong == []

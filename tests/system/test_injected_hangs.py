@@ -26,7 +26,7 @@ def run(hvdrun: Launcher, framework: str, mode: str, hangs: Sequence[Hang]) -> N
         named += match is not None and (match["function"], match["rank"]) == (hang.kind, str(hang.rank))
         hvdrun.write(f"go.{number}", "")
     finished = running.wait()
-    print(f"{named} of {len(hangs)} hangs named rightly ({framework}, {mode})")  # noqa: T201 - the score
+    print(f"{named} of {len(hangs)} hangs named rightly ({framework}, {mode})")  # noqa: T201 - the nightly log shows the score
     assert finished.returncode == 0
     assert find_wrong(finished.stderr, hangs) == []
     assert named == len(hangs)

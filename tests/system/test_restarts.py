@@ -117,7 +117,7 @@ def test_the_last_failure_decides_when_no_restart_is_left(hvdrun: Launcher) -> N
     assert "Lost before: rank 1 (localhost:1) failed with exit code 3." in finished.stderr
 
 
-def test_each_round_has_files_of_its_own_and_an_index_tells_how_their_workers_ended(hvdrun: Launcher) -> None:
+def test_each_round_has_files_of_its_own_and_an_index_shows_how_their_workers_ended(hvdrun: Launcher) -> None:
     script = 'echo "in $TORCHELASTIC_RESTART_COUNT"; exit $((3 - 3 * TORCHELASTIC_RESTART_COUNT))'
     assert hvdrun("-np", "1", "--max-restarts", "1", "--output-filename", "out", "sh", "-c", script).returncode == 0
     folder = hvdrun.directory / "out"

@@ -172,7 +172,7 @@ class Errand(threading.Thread):
         """Keep what comes of it."""
         try:
             self._result = self._function(*self._arguments)
-        except BaseException as error:  # noqa: BLE001 - for `finish`
+        except BaseException as error:  # noqa: BLE001 - `finish` raises it
             self._error = error
 
     def finish(self) -> Any:

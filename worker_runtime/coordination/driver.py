@@ -222,7 +222,7 @@ class Driver:
         """
         try:
             self._drive_on(poller)
-        except Exception as error:  # noqa: BLE001 - as in `_receive`
+        except Exception as error:  # noqa: BLE001 - a bug: it ends the job, instead of a thread in silence
             self._end_with(error)
 
     def _drive_on(self, poller: select.poll) -> None:

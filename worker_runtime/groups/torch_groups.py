@@ -134,7 +134,7 @@ class TorchGroups:
         """
         # The abort of one group may wait for kernels of another: all begin before the first wait.
         waits = [connections.shut_down() for _, connections in list(self._groups.values())]
-        return all([await_end() for await_end in waits])  # noqa: C419 - of each
+        return all([await_end() for await_end in waits])  # noqa: C419 - each has to be awaited
 
     def find_silent(self, limit_seconds: float) -> str:
         """The address of a peer whose host has acknowledged nothing for this long; "" for none."""

@@ -79,7 +79,7 @@ class Formation:
         on_event: called with each event, in the formation's thread.
     """
 
-    def __init__(  # noqa: PLR0917 - one call, in recovery.py, gives all of them
+    def __init__(  # noqa: PLR0917 - one call gives all of them
         self,
         client: "WorkerClient",
         address: str,

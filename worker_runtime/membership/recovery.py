@@ -80,7 +80,7 @@ class Recovery:
         note_offer: called with each notice of added or removed hosts.
     """
 
-    def __init__(  # noqa: PLR0917 - as Formation's
+    def __init__(  # noqa: PLR0917 - one call gives all of them
         self,
         bootstrap: Bootstrap,
         connect: Callable[[Bootstrap], "WorkerClient"],

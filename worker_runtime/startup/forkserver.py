@@ -132,7 +132,7 @@ def find_objection(agent: socket.socket) -> str:
     if torch is not None and torch.cuda.is_initialized():
         return "something that is imported here opened a CUDA device"
     for descriptor in set(process_image.list_descriptors()).difference(_STANDARD, {agent.fileno()}):
-        return f"something that is imported here keeps {os.readlink(f'/proc/self/fd/{descriptor}')} open"  # noqa: PTH115 - text
+        return f"something that is imported here keeps {os.readlink(f'/proc/self/fd/{descriptor}')} open"  # noqa: PTH115 - pathlib would be imported for this
     return ""
 
 

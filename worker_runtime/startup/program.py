@@ -101,7 +101,7 @@ def find_objection(words: Sequence[str]) -> str:
     path = _locate(words[0])
     if pkgutil.get_importer(path) is not None:
         return _find_shadow(path, is_certain=True)
-    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - a string
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - the interpreter keeps this path as a string
         return "the script is no file, and can be read only once"
     try:
         with open_code(path) as file, warnings.catch_warnings():
@@ -133,7 +133,7 @@ def _is_same(origin: str, module: ModuleType) -> bool:
 
 def _locate(name: str) -> str:
     """The absolute path of a script, in the interpreter's form."""
-    return name if name.startswith("/") else f"{os.getcwd()}/{name}"  # noqa: PTH109 - a string
+    return name if name.startswith("/") else f"{os.getcwd()}/{name}"  # noqa: PTH109 - the interpreter keeps this path as a string
 
 
 def _find_folder(path: str) -> str:

@@ -74,8 +74,8 @@ class OptimizerProxy:
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("__") or name in type(self)._OWN:  # noqa: SLF001 - this class's
             return object.__getattribute__(self, name)
-        if name == "param_groups" and sys._getframe(1).f_code.co_name == _UNSCALING:  # noqa: SLF001 - see _UNSCALING
-            self._prepare_unscaling(sys._getframe(1).f_locals.get("self"))  # noqa: SLF001 - see _UNSCALING
+        if name == "param_groups" and sys._getframe(1).f_code.co_name == _UNSCALING:  # noqa: SLF001 - who asks
+            self._prepare_unscaling(sys._getframe(1).f_locals.get("self"))  # noqa: SLF001 - the scaler that asks
         return getattr(self._optimizer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -65,7 +65,7 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(x)
         if torch.compiler.is_compiling():
             self._check_input_dim(x)
-            from worker_runtime.torch.graph_ops import TOKEN  # noqa: PLC0415 - as in `ops.trace`
+            from worker_runtime.torch.graph_ops import TOKEN  # noqa: PLC0415 - few programs compile
 
             given = TOKEN, x, self.weight, self.bias, self.eps, self.process_set.key
             result, *found = torch.ops.hvdrun.sync_batch_norm(*given)

@@ -115,7 +115,7 @@ def test_a_job_that_did_not_start_has_the_error(tmp_path: Path) -> None:
     assert (found["workers"], found["sizes"], found["goodput"]) == ([], [], None)
 
 
-def test_a_bug_is_told_as_one(tmp_path: Path) -> None:
+def test_a_bug_is_reported_as_a_bug(tmp_path: Path) -> None:
     found = write(tmp_path / "o", build_history(ACCOUNT), divide)
     assert (found["exit_code"], found["first_cause"]["cause"]) == (125, "hvdrun failed")
     assert found["first_cause"]["reason"] == "ZeroDivisionError: division by zero"
@@ -157,7 +157,7 @@ def test_a_place_for_no_file_is_refused_before_the_start(tmp_path: Path) -> None
         open_file(closed / "o")
 
 
-def test_a_file_that_is_lost_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_lost_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     with OutcomeFile(tmp_path / "o", FACTS, end_with(History(), succeed()), lambda: NOW, said.append) as file:
         (tmp_path / "o").mkdir()

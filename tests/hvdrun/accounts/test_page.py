@@ -46,7 +46,7 @@ def test_a_healthy_job_has_only_its_goodput() -> None:
     assert describe_goodput(history, 1000.0) == "goodput 96.8 %"
 
 
-def test_a_long_wait_is_told_in_minutes() -> None:
+def test_a_long_wait_is_given_in_minutes() -> None:
     history = build_history(*train(2, {1: 0.5}, 0.001, 1))
     line = describe_goodput(history, 1000.0)
     assert line is not None
@@ -78,7 +78,7 @@ def test_a_worker_without_a_measured_account_has_dashes_beside_the_others() -> N
     assert row.split()[2:] == [f"{plain.total_seconds:.1f}", "-", "-", "-", "-", "rank", "0:", row.split()[-1]]
 
 
-def test_the_table_tells_the_worker_of_a_slot_from_the_one_before() -> None:
+def test_the_table_parts_the_worker_of_a_slot_from_the_one_before() -> None:
     first, _ = train(2, {}, 0.01, 1)
     second = replace(first, worker=replace(first.worker, incarnation=2), commit_seconds=0.01)
     title, *rows, _ = render_table(build_history(first, second))

@@ -56,7 +56,7 @@ def sheds(process: Process) -> bool:
 
 def count_descriptors() -> int:
     """How many this process has open."""
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only their number counts
 
 
 def is_alive(pid: int) -> bool:

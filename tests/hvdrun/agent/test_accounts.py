@@ -46,7 +46,7 @@ async def test_a_killed_worker_leaves_its_account() -> None:
 
 
 @alone
-async def test_the_account_of_a_plain_program_is_told_before_its_end_is_reported() -> None:
+async def test_the_account_of_a_plain_program_is_reported_before_its_end() -> None:
     async with watching("true") as room:
         room.watch.launch(LAUNCHES[0])
         await room.ended()
@@ -77,7 +77,9 @@ async def test_what_is_imported_before_a_worker_is_forked_belongs_to_its_start(m
 
 
 @in_loop
-async def test_the_accounts_of_workers_that_run_are_told_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_accounts_of_workers_that_run_are_reported_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "REPORT_SECONDS", 0.01)
     told: list[AccountsReported] = []
     accounts = Accounts(tmp_path / "agent.sock", told.append)

@@ -52,7 +52,7 @@ def test_a_count_that_has_grown_shows_that_memory_ran_out(tmp_path: Path, cgroup
 
 
 @pytest.mark.parametrize("returncode", [-9, 137])
-def test_a_count_that_has_not_grown_shows_that_somebody_else_sent_the_signal(tmp_path: Path, returncode: int) -> None:
+def test_a_count_that_has_not_grown_shows_that_another_process_sent_the_signal(tmp_path: Path, returncode: int) -> None:
     Host(tmp_path, *SECOND_VERSION)
     assert MemoryKills(tmp_path).explain(returncode, 15 * GIB).startswith("The kernel did not kill it for memory")
 
@@ -63,7 +63,7 @@ def test_another_end_needs_no_explanation(tmp_path: Path, returncode: int) -> No
     assert MemoryKills(tmp_path).explain(returncode, 15 * GIB) == ""
 
 
-def test_without_a_count_the_resident_size_tells_what_is_probable(tmp_path: Path) -> None:
+def test_without_a_count_the_resident_size_shows_what_is_probable(tmp_path: Path) -> None:
     Host(tmp_path, "0::/\n", "", "", "")
     kills = MemoryKills(tmp_path)
     said = "Probably the kernel killed it because memory ran out: it had 15.0 of this host's 16.0 GiB resident."

@@ -86,7 +86,7 @@ def test_each_worker_needs_three_files_of_the_agent(room: ResourceLimits, limits
 
 
 @pytest.mark.parametrize(("uid", "fits"), [(0, True), (1000, False)])
-def test_the_limit_of_a_user_binds_everybody_but_root_and_counts_what_runs(
+def test_the_limit_of_a_user_binds_all_users_but_root_and_counts_what_runs(
     room: ResourceLimits,
     limits: dict[int, int],
     tmp_path: Path,

@@ -278,7 +278,7 @@ async def test_a_sequencer_that_ends_is_reported_and_replaced_in_the_next_genera
 
 
 @alone
-async def test_nothing_is_left_of_one_that_was_being_started_or_serves() -> None:
+async def test_a_sequencer_that_is_being_started_or_serves_leaves_nothing_behind() -> None:
     async with owning(IS_MUTE) as room:
         room.expect()
         room.publish()

@@ -93,7 +93,7 @@ def test_a_program_that_hangs_says_where(start: Start, name: str) -> None:
     assert stack.place.text == HANGS[name].splitlines()[stack.place.line - 3].strip()
 
 
-def test_a_program_that_was_asked_often_goes_on(start: Start) -> None:
+def test_a_program_that_was_asked_often_continues(start: Start) -> None:
     pid = start(f"{IMPORTS}def stand():\n    while True: sum(x * x for x in range(9))\n{READY}\nstand()\n")
     for _ in range(300):  # asked in C, it would have died of some thousand questions
         assert ask(pid).frames[-1].function == "<module>"

@@ -86,7 +86,7 @@ def test_an_option_is_offered_again_only_if_it_repeats() -> None:
     assert complete("hvdrun horovodrun --tcp --autotune-w") == ["--autotune-warmup-samples"]
 
 
-def test_nothing_follows_a_flag_that_does_not_exist() -> None:
+def test_a_flag_that_does_not_exist_has_no_completions() -> None:
     assert complete("hvdrun --no-such --he") == []
     assert complete("hvdrun --no-such=") == []
     assert complete("hvdrun --dry-run=") == []

@@ -95,7 +95,7 @@ def test_output_of_the_workers_comes_before_their_results(
     cluster: hvdrun.Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def speak(number: int) -> None:
-        print(f"line {number}\npart {number}", end="")  # noqa: T201 - what is tested
+        print(f"line {number}\npart {number}", end="")  # noqa: T201 - the test reads this output
 
     for number in range(5):
         cluster.run(speak, (number,))
@@ -123,7 +123,7 @@ def test_a_worker_that_dies_ends_the_job_with_its_last_words_and_is_replaced_for
     def die() -> None:
         rank, _ = sum_ranks(1)
         if rank == 1:
-            print("last words", flush=True)  # noqa: T201 - what is tested
+            print("last words", flush=True)  # noqa: T201 - the test reads this output
             os._exit(7)
         sum_ranks(1)  # fails as well, and is not the cause
 

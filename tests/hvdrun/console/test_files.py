@@ -203,7 +203,7 @@ def read_index(folder: Path) -> list[dict[str, object]]:
 
 
 @in_loop
-async def test_the_index_tells_which_worker_has_written_which_files(tmp_path: Path) -> None:
+async def test_the_index_shows_which_worker_has_written_which_files(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text("of a job before")
     files = OutputFiles(tmp_path, 2, Marks(), "a1b2", clock=Clock())
     files.create(2)

@@ -205,7 +205,7 @@ async def test_a_prompt_after_a_traceback_does_not_come_before_it(terminal: Scre
 
 
 @in_loop
-async def test_a_flood_after_a_traceback_is_shown_at_once(tmp_path: Path) -> None:
+async def test_a_flood_after_a_traceback_is_shown_immediately(tmp_path: Path) -> None:
     with (tmp_path / "shown").open("wb") as file:
         printer = OutputPrinter(OutputMarker(Marks(), folds=True), Writer(), dict.fromkeys(OutputStream, file.fileno()))
         await printer.write(at(0), 0, STDERR, BEGIN)

@@ -90,7 +90,7 @@ def test_an_error_of_one_host_comes_with_what_to_look_at(last: str, hint: str) -
     assert hint in render_page(Page(rank=0, worker=Worker(Slot("b", 0), 1), returncode=1, last_lines=(last,)))
 
 
-def test_the_culprit_is_the_headline_and_who_failed_because_of_it_is_told_below() -> None:
+def test_the_culprit_is_the_headline_and_the_failures_it_caused_are_below() -> None:
     page = Page(
         reason="it ended with signal 9",
         culprit="the sequencer on a",

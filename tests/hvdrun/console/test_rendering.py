@@ -22,7 +22,7 @@ def test_the_headline_is_red() -> None:
     assert render_page(PAGE, coloured=True).startswith("\x1b[1;31mhvdrun: rank 1 on server1 (slot 1) failed first")
 
 
-def test_whether_to_colour_is_not_decided_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rendering_does_not_decide_whether_to_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
     assert "\x1b[33m" in render_page(PAGE, coloured=True)

@@ -229,7 +229,7 @@ def test_the_start_line_has_a_colour_where_that_is_wanted(terminal: Screen) -> N
     assert terminal.read() == "\r\x1b[K\x1b[36mx\x1b[0m"
 
 
-def test_nothing_is_drawn_behind_what_a_paused_reader_has_not_taken(terminal: Screen) -> None:
+def test_a_line_is_not_drawn_behind_what_a_paused_reader_has_not_taken(terminal: Screen) -> None:
     reading, writing = os.pipe()
     writer = Writer()
     writer.put(writing, b"x" * 1_000_000)
@@ -240,7 +240,7 @@ def test_nothing_is_drawn_behind_what_a_paused_reader_has_not_taken(terminal: Sc
     os.close(writing)
 
 
-def test_nothing_is_drawn_from_the_background_of_a_terminal(terminal: Screen) -> None:
+def test_a_line_is_not_drawn_from_the_background_of_a_terminal(terminal: Screen) -> None:
     program = """if True:
         import fcntl, os, sys, termios
         from hvdrun.console.start_line import StatusLine

@@ -87,7 +87,7 @@ async def visit_host(host: PlayedHost, *, cleans: bool = False) -> Examination:
 
 
 @in_loop
-async def test_a_visited_host_tells_its_facts_and_is_released() -> None:
+async def test_a_visited_host_reports_its_facts_and_is_released() -> None:
     host = PlayedHost(Facts(name="n", memory=1 << 40, clock=0.0))
     found = await visit_host(host, cleans=True)
     assert found.hosts["localhost"].facts.name == "n"

@@ -63,7 +63,7 @@ LINES: dict[str, tuple[Waits, list[RankPlace]]] = {
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_the_line_names_those_who_wait_for_nobody(line: str) -> None:
+def test_the_line_names_the_ranks_that_wait_for_no_other(line: str) -> None:
     waits, places = LINES[line]
     assert describe(waits, find_culprits(waits, places)) == line
 
@@ -117,7 +117,7 @@ class Room:
 
 
 @in_loop
-async def test_a_wait_is_told_when_the_missing_ranks_have_been_asked() -> None:
+async def test_a_wait_is_reported_when_the_missing_ranks_have_been_asked() -> None:
     room = Room()
     room.answered.set()
     room.hold_ups.note(encode())
@@ -129,7 +129,7 @@ async def test_a_wait_is_told_when_the_missing_ranks_have_been_asked() -> None:
 
 
 @in_loop
-async def test_a_wait_that_ends_while_the_ranks_are_asked_is_not_told() -> None:
+async def test_a_wait_that_ends_while_the_ranks_are_asked_is_not_reported() -> None:
     room = Room()
     room.hold_ups.note(encode())
     await happen(lambda: room.asked != [], "a question")
@@ -142,7 +142,7 @@ async def test_a_wait_that_ends_while_the_ranks_are_asked_is_not_told() -> None:
 
 
 @in_loop
-async def test_a_wait_of_a_former_generation_is_not_told() -> None:
+async def test_a_wait_of_a_former_generation_is_not_reported() -> None:
     room = Room()
     room.generation = 5
     room.answered.set()
@@ -156,7 +156,7 @@ async def test_a_wait_of_a_former_generation_is_not_told() -> None:
 
 
 @in_loop
-async def test_ranks_that_have_ended_are_not_told() -> None:
+async def test_ranks_that_have_ended_are_not_reported() -> None:
     room = Room(places=())
     room.answered.set()
     room.hold_ups.note(encode())
@@ -178,7 +178,7 @@ async def test_a_line_that_is_due_at_the_same_time_does_not_save_a_rank() -> Non
 
 
 @in_loop
-async def test_a_hang_that_ends_while_the_ranks_are_asked_ends_nobody() -> None:
+async def test_a_hang_that_ends_while_the_ranks_are_asked_ends_no_worker() -> None:
     room = Room()
     room.hold_ups.note(encode(is_hang=True))
     room.hold_ups.note(encode(is_over=True))

@@ -141,7 +141,7 @@ def test_all_answers_are_a_success(jobs: list[JobPlaces], capsys: pytest.Capture
         ([JOB], ["--jsn"], 2, "there is no option '--jsn': did you mean --json?"),
     ],
 )
-def test_a_job_that_is_not_there_is_told(
+def test_a_job_that_does_not_run_is_an_error(
     jobs: list[JobPlaces],
     running: list[JobPlaces],
     words: list[str],

@@ -21,7 +21,7 @@ def test_a_second_job_is_refused_while_the_first_one_runs(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["kept", "no/folder"])
-def test_nothing_is_left_where_nothing_was_saved(name: str, tmp_path: Path) -> None:
+def test_a_job_that_saved_no_checkpoint_leaves_no_folder(name: str, tmp_path: Path) -> None:
     with hold_checkpoints(tmp_path / name), hold_checkpoints(None):
         pass
     assert list(tmp_path.iterdir()) == []

@@ -19,7 +19,7 @@ HEALTHY = Facts(
     cpus=32,
     memory=64 * GIBIBYTE,
     shared_memory=32 * GIBIBYTE,
-    free={"/work": 90 * GIBIBYTE, "/tmp": 20 * GIBIBYTE},  # noqa: S108 - a name
+    free={"/work": 90 * GIBIBYTE, "/tmp": 20 * GIBIBYTE},  # noqa: S108 - only a name; it is not opened
     files=1 << 20,
     processes=100_000,
 )
@@ -82,7 +82,7 @@ FAULTS: list[tuple[dict[str, object], str, str]] = [
         "2 processes of earlier jobs on b, the oldest with pid 8, since 2 h: python old.py",
         "hvdrun doctor --clean",
     ),
-    ({"folders": ("/tmp/hvdrun-1",)}, "1 folder of killed agents on b: /tmp/hvdrun-1", "hvdrun doctor --clean"),  # noqa: S108 - a name
+    ({"folders": ("/tmp/hvdrun-1",)}, "1 folder of killed agents on b: /tmp/hvdrun-1", "hvdrun doctor --clean"),  # noqa: S108 - only a name; it is not opened
 ]
 
 

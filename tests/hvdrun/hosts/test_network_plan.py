@@ -144,7 +144,7 @@ async def test_all_hosts_without_a_way_to_the_rendezvous_are_named() -> None:
     ("special", "error"), [({"unreached": "a"}, NoCommonAddressError), ({"answers": False}, HostLostEarlyError)]
 )
 @in_loop
-async def test_where_all_hosts_are_needed_one_that_cannot_be_used_is_the_answer_for_all(
+async def test_where_all_hosts_are_needed_an_unusable_host_is_the_answer_for_all(
     special: dict[str, Any], error: type[LaunchError]
 ) -> None:
     answers, _ = await find(

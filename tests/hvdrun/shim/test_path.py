@@ -41,5 +41,5 @@ def test_the_path_of_a_nested_job_has_the_folder_at_most_once() -> None:
     assert search(ShimMode.OFF, OURS) is None
 
 
-def test_nothing_is_added_without_a_request() -> None:
+def test_a_job_without_a_request_gets_no_path() -> None:
     assert prepend_shim({b"PYTHONPATH": b"/a"}) == {b"PYTHONPATH": b"/a"}

@@ -23,7 +23,7 @@ class Stub:
         self.may_answer = asyncio.Event()
         self._refused = refused
 
-    async def Join(self, request: pb.JoinRequest, *, timeout: float) -> pb.Ack:  # noqa: ASYNC109, D102, N802 - gRPC's
+    async def Join(self, request: pb.JoinRequest, *, timeout: float) -> pb.Ack:  # noqa: ASYNC109, D102, N802 - a method of gRPC's stub
         assert timeout > 0
         slots = [joined.worker.slot for joined in request.joined]
         self.calls.append(slots)

@@ -44,7 +44,7 @@ def with_default(value: object = LOCK, *, word: object = 1) -> object:
 
 def is_sendable(value: object, seen: frozenset[int] = frozenset()) -> bool:
     """Nothing that leads to the lock is."""
-    from rendezvous.wire.tasks import list_parts  # noqa: PLC0415 - only this
+    from rendezvous.wire.tasks import list_parts  # noqa: PLC0415 - only this function needs it
 
     if value is LOCK:
         return False

@@ -3,4 +3,4 @@
 import sys
 
 if "worker_runtime.startup.forkserver" in sys.orig_argv:
-    import torch._dynamo  # noqa: F401 - for the workers
+    import torch._dynamo  # noqa: F401 - imported once, before workers are forked

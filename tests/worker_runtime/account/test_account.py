@@ -45,7 +45,7 @@ def test_each_second_of_a_training_is_in_a_part(scene: Scene) -> None:
     assert scene.find_unknown() == 0
 
 
-def test_a_rank_that_was_the_last_itself_waits_for_nobody(scene: Scene) -> None:
+def test_a_rank_that_was_the_last_itself_waits_for_no_other(scene: Scene) -> None:
     scene.step(1, 0.5, 0)
     scene.step(1, 0.5, -1)
     found = scene.read()

@@ -81,7 +81,7 @@ def test_a_recovery_is_one_span_whatever_blocks_in_it(scene: RecordedScene) -> N
     assert [name for name, *_ in scene.spans[2:]] == ["steps: forward+backward", "steps: step 1"]
 
 
-def test_a_wait_whose_last_rank_is_not_known_names_nobody(scene: RecordedScene) -> None:
+def test_a_wait_whose_last_rank_is_not_known_names_no_rank(scene: RecordedScene) -> None:
     scene.step(1, 1, 2)
     scene.step(1, 1, -1)
     scene.step(1, 1, 0)

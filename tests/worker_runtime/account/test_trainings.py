@@ -57,7 +57,7 @@ def test_a_slow_rank_is_the_one_that_the_others_have_waited_for(ranks: RankPool,
             assert max(account.waited_for, key=lambda each: each.seconds).rank == slow
 
 
-def test_a_rank_that_is_alone_waits_for_nobody(ranks: RankPool, tmp_path: Path) -> None:
+def test_a_rank_that_is_alone_waits_for_no_other(ranks: RankPool, tmp_path: Path) -> None:
     ((account, _),) = ranks.run(train, tmp_path, 0, size=1)
     assert (account.steps, account.waiting_seconds, account.waited_for) == (STEPS, 0, ())
     assert account.compute_seconds

@@ -53,7 +53,7 @@ def test_gloo_without_its_other_members_or_a_local_address_raises(address: str) 
         groups.make("set", 0, 2, "cpu", timedelta(seconds=0.5))
 
 
-def test_nothing_listens_on_all_interfaces(ranks: RankPool) -> None:
+def test_a_group_does_not_listen_on_all_interfaces(ranks: RankPool) -> None:
     for addresses in ranks.run(find_listening_addresses):
         assert addresses
         assert addresses <= LOOPBACK
@@ -152,7 +152,7 @@ def test_a_member_that_does_not_come_is_an_error_within_the_limit(sequencer: End
     for _ in range(4):
         with pytest.raises(GroupFormationError, match=message):
             form(be(0), Finder(sequencer), "127.0.0.1", timedelta(seconds=0.6))
-        descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - a count
+        descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - only their number counts
     assert descriptors[-1] <= descriptors[0]  # fewer, where threads of earlier tests close theirs meanwhile
 
 

@@ -46,7 +46,7 @@ def connect(process: SequencerChild) -> None:
 
 
 def count_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only their number counts
 
 
 def pid_of(process: SequencerChild) -> int:

@@ -45,7 +45,7 @@ def test_a_result_is_converted_and_given_once() -> None:
             ask(number)
 
 
-def test_to_find_a_handle_takes_a_few_steps() -> None:
+def test_a_search_for_a_handle_takes_a_few_steps() -> None:
     table = HandleTable(lambda _: "a", bool)
     number = table.add(give())
     assert count_steps(lambda: table.synchronize(number)) <= 15  # a program may synchronize a thousand together

@@ -118,10 +118,10 @@ def test_a_peer_that_acknowledges_nothing_is_named(group: Own, monkeypatch: pyte
 
 
 def test_no_descriptor_is_left_behind() -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only their number counts
     with connected():
         Connections.of(list_connections(list_sockets(), 0)).shut_down()
-    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - a count
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - only their number counts
 
 
 @pytest.fixture

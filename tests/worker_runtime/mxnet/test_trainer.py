@@ -438,7 +438,7 @@ def test_a_step_that_cannot_begin_on_one_rank_fails_on_all_and_the_next_is_as_ev
     assert values == same == [[-3.5]] * 2
 
 
-def test_whether_stale_gradients_are_ignored_must_be_the_same_on_all_ranks(ranks: RankPool) -> None:
+def test_the_treatment_of_stale_gradients_must_be_the_same_on_all_ranks(ranks: RankPool) -> None:
     def body() -> object:
         params = make_parameters((2,))
         trainer = make_sgd(params)

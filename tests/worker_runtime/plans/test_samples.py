@@ -82,7 +82,7 @@ def test_bytes_that_are_no_ledger_are_refused(packed: tuple[Any, ...]) -> None:
         Ledger.unpack(packed)
 
 
-def test_nothing_can_be_recorded_that_was_not_dealt_out() -> None:
+def test_a_sample_that_was_not_dealt_out_cannot_be_recorded() -> None:
     ledger = Ledger().deal(2)
     for rows, absent in ((0, []), (-1, []), (1, [2])):
         with pytest.raises(ValueError, match=r"rows|ranks"):

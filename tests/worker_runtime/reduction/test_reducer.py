@@ -28,7 +28,7 @@ from worker_runtime.errors import (
 )
 
 
-def test_nothing_is_requested_during_backward_in_the_first_steps(world: World) -> None:
+def test_a_reducer_requests_nothing_during_backward_in_the_first_steps(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3)
         counts = []

@@ -30,7 +30,7 @@ def imported_packages(file: Path) -> set[str]:
     return found
 
 
-def test_nothing_else_of_a_worker_imports_the_rendezvous_package() -> None:
+def test_other_packages_of_a_worker_do_not_import_the_rendezvous_package() -> None:
     users = {file for file in FOLDER.rglob("*.py") if imported_packages(file) & {"rendezvous", "protos"}}
     assert users == {FOLDER / "rendezvous" / "__init__.py"}
 

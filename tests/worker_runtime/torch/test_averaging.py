@@ -63,7 +63,7 @@ def make_closure(
         (lambda loss: np.float32(loss.item()), 1.5),
         (lambda loss: np.asarray(loss.item()), 1.5),
         (lambda loss: Fraction(int(loss), 3), 0.5),
-        (lambda loss: None, None),  # noqa: ARG005 - it has none
+        (lambda loss: None, None),  # noqa: ARG005 - a closure may return nothing
     ],
     ids=("tensor", "integers", "float", "int", "bool", "NumPy's", "array", "Fraction", "none"),
 )

@@ -201,7 +201,7 @@ class Generation:
         if any(each.pending for each in self._members.values()):
             self._due = time.monotonic()
 
-    def _block(self, member: Member, number: int, is_blocked: bool) -> None:  # noqa: FBT001 - as it came
+    def _block(self, member: Member, number: int, is_blocked: bool) -> None:  # noqa: FBT001 - the value of the member's message
         """Note that a member is blocked in a request, or no longer blocked."""
         key = member.find_pending(number)
         if not is_blocked:

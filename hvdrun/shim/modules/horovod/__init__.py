@@ -33,7 +33,7 @@ def _find_installed() -> "ModuleSpec | None":
         if spec is None or spec.loader is None or spec.origin is None:
             # Nothing, or a mere folder of that name.
             continue
-        if not _is_shim(os.path.dirname(os.path.dirname(spec.origin))):  # noqa: PTH120 - strings
+        if not _is_shim(os.path.dirname(os.path.dirname(spec.origin))):  # noqa: PTH120 - compared with strings of sys.path
             return spec
     return None
 

@@ -305,7 +305,7 @@ def test_a_look_up_that_the_kernel_does_not_end_is_left(
         left[0].wait()
 
 
-def test_nothing_is_started_after_the_end(tmp_path: Path, pretend: Callable[[str], SshConfig]) -> None:
+def test_a_lookup_after_the_end_starts_no_program(tmp_path: Path, pretend: Callable[[str], SshConfig]) -> None:
     config = pretend(f"touch {tmp_path}/started")
     config.close()
     with pytest.raises(BadSshConfigError):

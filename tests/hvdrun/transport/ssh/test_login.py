@@ -175,7 +175,7 @@ def test_a_known_hosts_file_that_cannot_be_written_is_reported(home: Home, serve
         reach(target)
 
 
-def test_nothing_is_printed(home: Home, server: SshServer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_login_prints_nothing(home: Home, server: SshServer, capfd: pytest.CaptureFixture[str]) -> None:
     server.authorize()
     with pytest.raises(SshError):
         reach(home.target(server))

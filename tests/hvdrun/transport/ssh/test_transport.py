@@ -28,7 +28,7 @@ pytestmark = needs_sshd
 
 
 @in_loop
-async def test_nothing_of_the_start_is_on_a_command_line(home: Home, server: SshServer) -> None:
+async def test_a_command_line_has_no_part_of_the_start(home: Home, server: SshServer) -> None:
     async with opened(home, server, RemoteAgent(sys.executable, "TOKEN=hidden-in-the-prefix")) as transport:
         assert isinstance(await anext(transport.messages()), Hello)
         processes = [find_session(server), *find_session(server).children(recursive=True)]
@@ -56,7 +56,7 @@ async def test_output_of_a_prefix_does_not_disturb_the_messages(home: Home, serv
     ],
 )
 @in_loop
-async def test_why_an_agent_does_not_start_is_known_by_its_exit_code_and_words(
+async def test_an_agents_exit_code_and_words_show_why_it_does_not_start(
     home: Home, server: SshServer, agent: RemoteAgent, error: type[SshError], words: str
 ) -> None:
     with pytest.raises(error, match=words):

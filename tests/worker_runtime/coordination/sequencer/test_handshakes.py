@@ -100,7 +100,7 @@ def test_each_connection_is_challenged_anew(port: Port) -> None:
     assert first.challenge != second.challenge
 
 
-def test_nothing_beyond_the_greeting_is_read(port: Port) -> None:
+def test_bytes_beyond_the_greeting_are_not_read(port: Port) -> None:
     port.greet(b"more")
     ((handshake, _),) = port.greeted
     assert handshake.connection.receive_bytes(100) == b"more"

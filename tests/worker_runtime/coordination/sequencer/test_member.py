@@ -134,7 +134,7 @@ def test_long_frames_of_releases_are_divided_between_them(
     assert [body for _, body in read_frames(ends.peer, 4)] == [b"".join(group) for group in expected]
 
 
-def test_nothing_is_sent_when_nothing_is_ready(ends: Ends, member: Member) -> None:
+def test_an_idle_member_sends_nothing(ends: Ends, member: Member) -> None:
     member.flush()
     ends.peer.settimeout(0)
     with pytest.raises(BlockingIOError):

@@ -50,7 +50,7 @@ def test_a_run_names_the_rank_that_was_the_last_to_ask_for_its_last_release() ->
     assert [released.last for piece in dict(run.encode()).values() for released in decode(piece)] == [1, 1]
 
 
-def test_a_release_whose_members_have_all_left_is_sent_to_nobody() -> None:
+def test_a_release_whose_members_have_all_left_is_not_sent() -> None:
     assert list(ReleaseRange(make_release(5, joined=(0, 1)), [], b"").encode()) == []
 
 

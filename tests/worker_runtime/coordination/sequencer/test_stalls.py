@@ -35,7 +35,9 @@ HANG = "HVD_HANG_TIMEOUT"
         ({DISABLE: "0", HANG: "0"}, StallLimits(10.0, None), 0),
     ],
 )
-def test_horovods_variables(environment: dict[str, str], limits: StallLimits, complaints: int) -> None:
+def test_horovods_variables_set_the_limits_of_stalls(
+    environment: dict[str, str], limits: StallLimits, complaints: int
+) -> None:
     reported: list[str] = []
     assert read_stall_limits(environment, reported.append) == limits
     assert len(reported) == complaints
@@ -48,7 +50,7 @@ def wait(since: float, still_since: float | None = None, name: str = "a", signat
     return Wait(pending, since, since if still_since is None else still_since)
 
 
-def test_nothing_is_due_while_nothing_is_pending_or_stalls_are_not_reported() -> None:
+def test_a_check_is_not_due_while_no_operation_is_pending_or_stalls_are_not_reported() -> None:
     assert StallClock(StallLimits(1.0, 2.0, 3.0)).find_due([]) is None
     assert StallClock(StallLimits(None, None)).find_due([wait(5.0)]) is None
     assert StallLimits(None, None).shortest is None
@@ -99,7 +101,7 @@ def test_a_join_is_reported_and_may_last_for_ever() -> None:
     assert not clock.is_over([join], 1e9)
 
 
-def test_a_hang_is_counted_from_the_last_release_of_any_set_and_told_once() -> None:
+def test_a_hang_is_counted_from_the_last_release_of_any_set_and_reported_once() -> None:
     clock, waits = StallClock(StallLimits(None, None, 30.0)), [wait(100.0)]
     clock.released_at = 120.0
     assert clock.find_due(waits) == pytest.approx(150.0, abs=0.01)

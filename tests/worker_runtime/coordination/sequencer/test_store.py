@@ -48,14 +48,14 @@ def test_a_value_reaches_waiting_and_later_readers(process: Process) -> None:
 
 
 def test_a_wait_has_a_limit_and_leaves_nothing_behind(process: Process) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only their number counts
     store = open_store(process)
     with pytest.raises(RuntimeError, match=r"^the other members did not answer within 0\.0[0-9]+ s$"):
         store.wait(["never"], timedelta(seconds=0.05))
     store.set("never", b"x")
     assert store.get("never") == b"x"  # not what was asked before
     store.disconnect()
-    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - a count
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - only their number counts
 
 
 def test_keys_that_are_awaited_together_share_one_limit(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,9 @@ def test_a_line_of_another_kind_has_no_waits() -> None:
         ([wait("allreduce.a", (0,), (1,)), wait("allreduce.b", (1,), (0,))], (0, 1), MUTUAL),
     ],
 )
-def test_a_sentence_names_those_who_wait_for_nobody(waits: list[Wait], blocked: tuple[int, ...], sentence: str) -> None:
+def test_a_sentence_names_the_ranks_that_wait_for_no_other(
+    waits: list[Wait], blocked: tuple[int, ...], sentence: str
+) -> None:
     text = describe_waits(waits, blocked, 12.5)
     assert text.startswith(sentence)
     assert " for 12.5 s" in text
