@@ -299,8 +299,10 @@ class Job:
         exit_code = CANNOT_LAUNCH
         if bug is None:
             exit_code = end.outcome.exit_code
+
         releasing = self._pool.release(lambda host: is_lost(self._server.state, host), exit_code)
         await self._unless_hurried(releasing)
+
         self._console.output.finish_all()
         for line in render_table(self._history):
             self._console.verbose(line)
@@ -309,6 +311,7 @@ class Job:
             self._reporter.explain(end)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
+
         if bug is not None:
             raise bug
 

@@ -420,11 +420,13 @@ async def serve(
         answer_notice(is_noticed.set)
     output.tell(Hello(__version__))
     examiner = Examiner(output.tell)
+
     try:
         with report_failure(socket.gethostname(), output):
             begin = await prepare(orders, output, examiner)
         if isinstance(begin, Ending):
             return begin
+
         with contextlib.closing(output), report_failure(begin.host, output):
             note_begin(begin)
             if (missing := find_missing_cpus(os.environ, len(os.sched_getaffinity(0)))) is not None:

@@ -45,11 +45,13 @@ class MemoryKills:
             return ""
         if self._cgroup is None:
             return self._guess(peak_bytes) if is_killed else ""
+
         kills = self._count() - self._known
         if kills > self._explained:
             self._explained += 1
             victim = "it" if is_killed else "a process of this job on its host"
             return f"The kernel killed {victim} because memory ran out: {self._describe(kills)}."
+
         if is_killed:
             return (
                 f"The kernel did not kill it for memory ({_COUNT} of its memory cgroup has not grown): the script "

@@ -186,6 +186,7 @@ class JobReporter:
         last_lines: tuple[str, ...] = ()
         if worker is not None:
             last_lines = self._console.output.tail(worker)
+
         page = Page(
             reason=end.sentence,
             culprit=end.culprit,
@@ -194,6 +195,7 @@ class JobReporter:
             ended_ranks=end.stopped,
             notes=end.notes,
         )
+
         if end.explanation is Explanation.RECOVERY_PAGE:
             return page
         seconds = (self._decided or self._clock()) - self._started

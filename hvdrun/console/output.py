@@ -57,6 +57,7 @@ class OutputPrinter:
         """
         lines = self._marker.feed(worker, rank, stream, data)
         self._put(stream, lines)
+
         limit_seconds = IN_A_FILE_SECONDS
         if self._marker.is_on_a_terminal(stream):
             limit_seconds = ON_A_TERMINAL_SECONDS
@@ -64,10 +65,12 @@ class OutputPrinter:
         is_held = self._marker.holds(worker)
         has_ended = bool(lines) or is_held
         self._partial_lines.note(Source(worker, stream), limit_seconds, has_ended=has_ended, has_begun=has_begun)
+
         if self._marker.must_release:
             self.release()
         elif is_held and self._folding is None:
             self._folding = asyncio.get_running_loop().call_later(FOLDING_SECONDS, self.release)
+
         if self._copy is not None:
             await self._copy.write(worker, rank, stream, data)
         await self._writer.drain()

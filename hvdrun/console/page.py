@@ -154,6 +154,7 @@ def compose_page(page: Page) -> Iterator[tuple[str, Tone]]:
         yield f"  R{_name_worker(page)[1:]} failed because of that{_describe_end(page)}.", Tone.TEXT
     elif page.reason and page.rank is not None:
         yield f"  {strip_controls(page.reason)}", Tone.TEXT
+
     hint = page.evidence or _find_hint(page)
     if hint:
         yield f"  {hint}", Tone.HINT
@@ -161,6 +162,7 @@ def compose_page(page: Page) -> Iterator[tuple[str, Tone]]:
         yield "  It wrote last:", Tone.TEXT
         for line in page.last_lines:
             yield f"  | {strip_controls(line)}".rstrip(), Tone.QUOTE
+
     if page.ended_ranks:
         yield f"  hvdrun then stopped {describe_ranks(page.ended_ranks)}.", Tone.TEXT
     for note in page.notes:
@@ -211,6 +213,7 @@ def _find_hint(page: Page) -> str | None:
         )
     if any(_NO_RANK in line for line in page.last_lines):
         return ALONE
+
     host = "its host" if page.worker is None else page.worker.slot.host
     if any(map(_NO_SPACE.search, page.last_lines)):
         return f"A disk of {host} is full, or a quota is used up (look at df -h and df -i there)."
@@ -219,6 +222,7 @@ def _find_hint(page: Page) -> str | None:
             f"An import failed on {host}: --dry-run shows which Python runs the script, and hvdrun doctor -H HOSTS "
             "which packages differ between hosts."
         )
+
     number = None
     if page.returncode is not None:
         number = find_signal(page.returncode)

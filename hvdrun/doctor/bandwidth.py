@@ -141,6 +141,7 @@ def measure(words: Sequence[str]) -> Measured | Finding:
     """Run this job: what it has measured, or why it failed."""
     backend = Backend(words[words.index("--backend") + 1])
     command = [sys.executable, "-P", "-m", *words]
+
     try:
         ended = subprocess.run(
             command,
@@ -153,9 +154,11 @@ def measure(words: Sequence[str]) -> Measured | Finding:
         )
     except subprocess.TimeoutExpired:
         return Finding(f"all_reduce by {backend} did not end within {_LIMIT_SECONDS:g} s", (), shlex.join(words))
+
     for line in ended.stdout.splitlines():
         if line.startswith(_MARK):
             return Measured.read(backend, line.removeprefix(_MARK))
+
     said = [line.removeprefix("hvdrun: ") for line in ended.stderr.splitlines() if line.startswith("hvdrun: ")]
     why = f"exit code {ended.returncode}"
     if said:

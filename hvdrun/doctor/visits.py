@@ -117,8 +117,10 @@ async def _examine(
         )
     except HvdrunError as error:
         return error
+
     if not text:
         return None
+
     took, facts = time.monotonic() - began, Facts.decode(text)
     slots = next(host.slots for host in spec.workers.hosts if host.name == name)
     # The host's clock was read at some time between the question and the answer.

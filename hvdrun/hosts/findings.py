@@ -130,6 +130,7 @@ def find_accelerators(hosts: Hosts) -> Iterator[Finding]:
     """GPUs that cannot be used, are too few, or are busy."""
     drivers = {name: host.facts.driver for name, host in hosts.items()}
     yield from _find_differences("NVIDIA's driver", drivers, "install the driver {usual}")
+
     for name, host in hosts.items():
         facts = host.facts
         if facts.driver and "torch" in facts.packages and not facts.cuda:
@@ -138,6 +139,7 @@ def find_accelerators(hosts: Hosts) -> Iterator[Finding]:
                 (name,),
                 "python -m pip install --force-reinstall torch",
             )
+
         oldest = _OLDEST_DRIVERS.get(_major(facts.cuda), 0)
         if facts.driver and _major(facts.driver) < oldest:
             yield Finding(
@@ -145,18 +147,21 @@ def find_accelerators(hosts: Hosts) -> Iterator[Finding]:
                 (name,),
                 f"install a driver of version {oldest} or newer",
             )
+
         if facts.accelerators and host.slots > facts.accelerators:
             yield Finding(
                 f"{name} has {_count(host.slots, 'slot')}, but {_count(facts.accelerators, 'accelerator')}",
                 (name,),
                 f"hvdrun -H {name}:{facts.accelerators}",
             )
+
         for number, used in facts.busy.items():
             yield Finding(
                 f"another program uses {describe_size(used)} of accelerator {number} on {name}",
                 (name,),
                 _at(host, name, "nvidia-smi"),
             )
+
     with_some = [name for name, host in hosts.items() if host.facts.accelerators]
     if without := tuple(name for name, host in hosts.items() if with_some and not host.facts.accelerators):
         yield Finding(

@@ -39,6 +39,7 @@ class StartCheck:
         """Take the answer of a host; the last one of those that were asked is followed by the findings."""
         if host not in self._asked:
             return
+
         asked, now = self._asked.pop(host), time.time()
         read = Facts.decode(facts)
         self._hosts[host] = Host(
@@ -47,8 +48,10 @@ class StartCheck:
             clock_offset=read.clock - (asked + now) / 2,
             uncertainty=(now - asked) / 2,
         )
+
         if self._asked:
             return
+
         places = {known.name: place for place, known in enumerate(self._spec.workers.hosts)}
         in_order = sorted(self._hosts, key=lambda name: places.get(name, len(places)))
         for finding in diagnose_at_start({name: self._hosts[name] for name in in_order}):

@@ -243,12 +243,14 @@ class JobSpec:
             **{name: f"{value:g}" for name, value in seconds.items() if value is not None},
         }
         chosen = {os.fsencode(name): os.fsencode(str(value)) for name, value in named.items() if value is not None}
+
         elasticity = self.limits.elasticity
         limit: int | None = 0
         if elasticity is not None:
             limit = elasticity.restarts.limit
         mode = {ELASTIC: "1" if self.continues_in_place else "0", **torch_job_environment(limit)}
         own = {os.fsencode(name): os.fsencode(value) for name, value in mode.items()}
+
         # PWD may be of hvdrun's own folder, and on another host it is the login's home.
         first = {b"PWD": os.fsencode(workers.directory), **workers.forwarded}
         return {**first, VARIABLE: os.fsencode(workers.horovod_shim), **chosen, **own}

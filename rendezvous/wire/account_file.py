@@ -80,10 +80,12 @@ def _make_account(plain: Account, values: Sequence[float], began: float, ended: 
     present = next((part for part in Part if part == values[PRESENT]), Part.PENDING)
     parts[present] += max(0.0, ended - values[SINCE])
     parts[Part.START] += max(0.0, values[BEGAN] - began)
+
     pending = parts.pop(Part.PENDING)
     # A worker that trains is probably in a step, also when it is killed.
     if values[STEPS] and present is not Part.IDLE:
         parts[Part.COMPUTE] += pending
+
     known = sum(parts.values())
     if known > plain.total_seconds + _TOLERANCE_SECONDS:
         return plain

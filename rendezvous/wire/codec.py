@@ -291,10 +291,12 @@ def _find_conversion(hint: Hint, wire: Wire) -> tuple[Convert, Convert]:
     origin: object = get_origin(hint)
     parts = get_args(hint)
     is_bytes = wire.type == FieldDescriptor.TYPE_BYTES
+
     if hint is float:
         return _keep, _check_number
     if hint is str and is_bytes:
         return os.fsencode, os.fsdecode
+
     if origin is Mapping:
         encode, decode = _find_pair(parts, wire)
         return lambda value: [encode(item) for item in value.items()], lambda each: dict(map(decode, each))
@@ -305,6 +307,7 @@ def _find_conversion(hint: Hint, wire: Wire) -> tuple[Convert, Convert]:
         return lambda values: [encode(value) for value in values], lambda each: tuple(map(decode, each))
     if origin is tuple:
         return _find_pair(parts, wire)
+
     if is_dataclass(hint):
         _, encode, decode = _find_codec(cast("type", hint))
         return encode, decode

@@ -205,6 +205,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         parameters = [(index, self._params[index]) for index in self._forward_order]
         trained = [(index, parameter) for index, parameter in parameters if parameter.grad_req != "null"]
         alone = is_alone(self._process_set)
+
         with self._reducer.preparing():
             parts = [parameter.list_grad() for _, parameter in trained]
             if alone and not any(len(each) > 1 for each in parts):
@@ -215,6 +216,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             totals = [sum_parts(each) for each in parts]
             if not alone:
                 self._reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
+
         for total, each in zip(totals, parts, strict=True):
             fill_parts(total, each)
         scaler = getattr(self, "_amp_loss_scaler", None)

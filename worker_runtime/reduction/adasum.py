@@ -148,12 +148,14 @@ class AdasumReducer:
         comm = self._enter()
         if comm is None:
             return
+
         dense = [gradient.detach() for gradient in gradients]
         values = [part if part.layout is torch.strided else part._values() for part in dense]  # noqa: SLF001 - in place, and whether it is coalesced or not
         is_bad = not all(bool(torch.isfinite(part).all()) for part in values)
         flag = torch.tensor([int(is_bad)], dtype=torch.int32, device="cpu")
         operation = Allreduce([flag], Combination(Reduction.MAX), comm.members, f"allreduce.{comm.name}.infinity")
         (found,) = comm.engine.run(operation)
+
         if found.item() and self._finite is not None:
             self._finite.exchange(comm, self._tracked.entries)
             self._finite.count_step()

@@ -259,12 +259,14 @@ class FiniteCheck:
         if self._on_devices:
             late = _send(self._on_devices)
             self._on_devices = []
+
         if self._waits:
             due, self._late = late, None
         else:
             due, self._late = self._late, late
         if due is not None:
             bad = {**bad, **_read(due)}
+
         places = {entry: place for place, entry in enumerate(entries) if entry in bad} if bad else {}
         if not places:
             return Found()

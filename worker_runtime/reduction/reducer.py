@@ -519,11 +519,13 @@ class GradientReducer:
         """Send FAIL for all operations of this step that this rank has not submitted."""
         if self._check is not None:
             self._check.fail(comm, error)
+
         if self._is_overlapped and self._superseded is None:
             with suppress(Exception):  # the first failure is reported
                 self._adapt(comm)
                 self._tracked.update()
                 self._extend(comm)  # the other ranks also submit buckets of new parameters
+
         if not self._is_overlapped and self._step.asked is None:
             comm.fail(PLAN, error)
         if self._is_overlapped or self._step.has_negotiated:

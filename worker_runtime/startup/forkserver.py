@@ -70,12 +70,14 @@ def serve(descriptor: str, words: str, modules: str) -> Program:
     agent.sendall(encode(Ready(find_objection(agent) or program.find_objection(json.loads(words)))))
     later = list_later(names)
     has_forked = False
+
     while True:
         if later and has_forked and is_idle(agent):
             import_all(later)
             later, said = (), read_outputs()
             if find_objection(agent):
                 raise SystemExit(0)  # the agent executes further workers
+
         request, descriptors = receive(agent)
         if request is None:
             raise SystemExit(0)
@@ -85,6 +87,7 @@ def serve(descriptor: str, words: str, modules: str) -> Program:
             *streams, gate = descriptors[:_STREAMS_AND_GATE]
             pass_gate(gate)
             return become(request, streams, said, descriptors[_STREAMS_AND_GATE:])
+
         for sent in descriptors:
             os.close(sent)
         agent.sendall(encode(Forked(request.number, pid)))
@@ -180,10 +183,12 @@ def fork_twice() -> int:
         os.setsid()
         os.write(writer, str(os.getpid()).encode())
         return 0
+
     os.close(writer)
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         pid = int(pipe.read(_PID_BYTES))
     os.waitpid(middle, 0)
+
     if pid < 0:
         raise OSError(-pid, os.strerror(-pid))
     return pid

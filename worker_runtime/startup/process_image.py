@@ -145,12 +145,14 @@ def set_thread_counts(wanted: int | None) -> None:
         return
     usable = len(os.sched_getaffinity(0))
     count = usable if wanted is None else min(wanted, usable)
+
     torch = sys.modules.get("torch")
     if torch is not None:
         if torch.backends.mkl.is_available():  # MKL uses at most one thread per core, and torch follows it
             torch.set_num_threads(min(count, len(_find_cores())))
         else:
             torch.set_num_threads(usable if wanted is None else wanted)
+
     for library in _find_openblas():
         handle = ctypes.CDLL(library)
         for name in _OPENBLAS_SETTERS:

@@ -98,11 +98,13 @@ def find_objection(words: Sequence[str]) -> str:
         if not {words[1], f"{words[1]}.{_MAIN}"}.isdisjoint(sys.modules):
             return f"the forkserver has imported {words[1]} already"
         return _find_shadow(os.getcwd())  # noqa: PTH109 - a string, as the path's other entries
+
     path = _locate(words[0])
     if pkgutil.get_importer(path) is not None:
         return _find_shadow(path, is_certain=True)
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - the interpreter keeps this path as a string
         return "the script is no file, and can be read only once"
+
     try:
         with open_code(path) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the worker's compilation shows them

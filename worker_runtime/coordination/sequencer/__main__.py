@@ -29,15 +29,18 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in _FOR_THE_OWNER:  # a scheduler signals all processes: the workers need this one while they save
         signal.signal(number, signal.SIG_IGN)
+
     if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name, and one argument
         _complain("one argument was expected: the address to listen on")
         return 2
+
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # this process multiplies no matrices
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):  # the hard limit may exceed the kernel's present one (fs.nr_open)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # handshakes cost files too
     gc.freeze()
     gc.set_threshold(_GARBAGE)
+
     try:
         with listen(sys.argv[1]) as listener:
             print(json.dumps({"port": listener.getsockname()[1]}), flush=True)  # noqa: T201 - the owner reads it

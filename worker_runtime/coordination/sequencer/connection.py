@@ -189,6 +189,7 @@ class Connection:
                 break
             offset = start + length
             frames.append((kind, data, start, offset))
+
         if offset < end:
             self._chunks.append(data[offset:])
             self._missing = needed - (end - offset)

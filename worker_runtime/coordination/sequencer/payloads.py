@@ -98,6 +98,7 @@ def combine(released: Sequence[tuple[Release, Sequence[Entry]]]) -> list[bytes]:
                     raise _make_error(release, asked)
             key = signature.payload_dtype, signature.reduction, len(payloads)
             alike.setdefault(key, []).append((position, payloads))
+
     for (dtype, reduction, _), group in alike.items():
         _reduce(dtype, reduction, group, results)
     return results

@@ -196,14 +196,17 @@ class Server:
                 self._activate(activation)
             if self._orders.is_stopping and self._generation is not None:
                 self._generation.stop()
+
         now = time.monotonic()
         if self._is_called:
             self._is_called = False
             self._accept(now)
+
         self._handshakes.expire(now)
         if self._listens_at is not None and now >= self._listens_at:
             self._listens_at = None
             self._poller.watch(self._listener.fileno(), READ, self._note_call)
+
         if self._generation is not None:
             self._generation.check_stalls(now)
             self._generation.settle()

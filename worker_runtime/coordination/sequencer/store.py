@@ -124,10 +124,12 @@ def match_ends(members: Mapping[int, Ends | None]) -> tuple[str, dict[int, list[
     matched: dict[int, list[int]] = {rank: [] for rank in members}
     if any(ends is None for ends in members.values()):
         return "", matched
+
     owners: dict[tuple[str, str, bool], set[int]] = {}
     for rank, ends in members.items():
         for own, other, sent in ends or ():
             owners.setdefault((own, other, sent is not None), set()).add(rank)
+
     faults = []
     for rank, ends in members.items():
         peers = set()
@@ -139,4 +141,5 @@ def match_ends(members: Mapping[int, Ends | None]) -> tuple[str, dict[int, list[
                 faults.append(f"the connection of member {rank} from {own} to {other} leads to no other member")
         if len(peers) != len(members) - 1:
             faults.append(f"member {rank} is connected to {len(peers)} of the {len(members) - 1} other members")
+
     return faults[0] if faults else "", matched
