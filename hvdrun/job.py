@@ -144,6 +144,7 @@ class Job:
         outcome_file: receives the outcome and the history.
         dispatcher: gives functions to the workers; None if they run a command.
         roster: the agents that join by themselves; None if the job starts its agents.
+        start: calls once, when the job has started; None where no process waits for that.
     """
 
     def __init__(

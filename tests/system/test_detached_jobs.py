@@ -47,7 +47,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_wait_tells_the_exit_code_of_the_job(hvdrun: Launcher, code: int) -> None:
+def test_wait_ends_with_the_exit_code_of_the_job(hvdrun: Launcher, code: int) -> None:
     hvdrun.write("job.py", PLAIN)
     job = detach(hvdrun, "-np", "2", "python", "job.py", "end", str(code))
     assert ask(hvdrun, "wait", job) == Finished(code, "", "")
@@ -81,7 +81,7 @@ def test_a_job_that_runs_is_found_from_another_state_folder(hvdrun: Launcher, tm
     assert attached.wait().returncode == 7
 
 
-def test_the_job_goes_on_without_its_terminal_and_stops_on_request(hvdrun: Launcher) -> None:
+def test_the_job_continues_without_its_terminal_and_stops_on_request(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", PLAIN)
     words = hvdrun.command("--detach", "-np", "2", "python", "job.py", "wait", "0")
     screen = hvdrun.directory / "screen"
@@ -191,7 +191,7 @@ def test_an_attached_job_that_is_killed_leaves_nothing(hvdrun: Launcher) -> None
     hvdrun.watch.temporary.mkdir()
 
 
-def test_attach_goes_on_as_the_job_does(hvdrun: Launcher) -> None:
+def test_attach_continues_as_long_as_the_job(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", TALKS)
     job = detach(hvdrun, "-np", "1", "python", "job.py", "3")
     attached = hvdrun.start_words([sys.executable, "-m", "hvdrun", "attach", job])

@@ -109,7 +109,7 @@ def test_wait_waits_for_the_end(running: JobFolder) -> None:
     assert main(["wait"]) == 9
 
 
-def test_an_end_that_nobody_knows_has_a_code_of_its_own(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_end_that_is_not_known_has_a_code_of_its_own(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_folder(place, "c0ffee")
     for name in ("wait", "stop"):
         assert main([name, "c0ffee"]) == 69

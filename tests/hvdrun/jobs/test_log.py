@@ -154,7 +154,7 @@ def test_a_reader_may_begin_near_the_end(tmp_path: Path, descriptors: dict[int, 
         (b"x [3] y\n", set()),
     ],
 )
-def test_marks_tell_the_ranks_of_a_line(line: bytes, ranks: set[int]) -> None:
+def test_marks_name_the_ranks_of_a_line(line: bytes, ranks: set[int]) -> None:
     assert read_ranks(line) == ranks
 
 

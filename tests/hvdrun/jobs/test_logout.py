@@ -74,7 +74,7 @@ def elastic(tmp_path: Path) -> JobSpec:
     return with_fields(spec, remote=Remote(hosts=frozenset({"server1"})))
 
 
-def test_keys_of_the_agent_alone_are_told(elastic: JobSpec, tmp_path: Path) -> None:
+def test_keys_of_the_ssh_agent_alone_are_reported(elastic: JobSpec, tmp_path: Path) -> None:
     found = find_fleeting_keys(elastic, AGENT, tmp_path)
     assert found is not None
     assert "name the file of a key with -i" in found

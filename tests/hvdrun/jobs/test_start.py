@@ -63,7 +63,7 @@ def test_a_job_that_fails_has_not_started() -> None:
     note.assert_not_called()
 
 
-def test_a_watch_may_have_nobody_who_waits() -> None:
+def test_a_watch_may_have_no_waiting_process() -> None:
     watch = StartWatch()
     watch.look(make_state(joined=True))
     assert not watch.is_awaited
@@ -88,7 +88,7 @@ async def test_a_watch_looks_until_the_job_has_started() -> None:
         ("import horovod.torch", ("sh", "train.py"), False),
     ],
 )
-def test_the_source_tells_whether_a_program_joins(
+def test_the_source_shows_whether_a_program_joins(
     source: str, command: tuple[str, ...], expected: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(source)

@@ -48,7 +48,7 @@ def test_a_control_group_above_the_process_counts_without_its_cached_files(
     assert find_shortage(3 * GIB, root) is None
 
 
-def test_a_machine_that_tells_nothing_has_no_shortage(tmp_path: Path) -> None:
+def test_a_machine_that_reports_nothing_has_no_shortage(tmp_path: Path) -> None:
     assert find_shortage(1 << 60, tmp_path) is None
 
 

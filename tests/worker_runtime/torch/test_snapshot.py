@@ -300,7 +300,7 @@ def test_one_snapshot_has_all() -> None:
 
 
 @pytest.mark.usefixtures("slot")
-def test_ranks_without_a_process_group_are_told_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_without_a_process_group_get_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SnapshotError, match=r"call torch\.distributed\.init_process_group\(\) before"):
         Snapshot(step=0).restore()
