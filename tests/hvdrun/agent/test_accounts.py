@@ -56,7 +56,7 @@ async def test_the_account_of_a_plain_program_is_reported_before_its_end() -> No
 
 
 @alone
-async def test_what_is_imported_before_a_worker_is_forked_belongs_to_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_imports_before_a_worker_is_forked_belong_to_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[float] = []
     begin = Accounts.begin
 

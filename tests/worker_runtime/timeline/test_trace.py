@@ -76,7 +76,7 @@ def test_the_other_rows_of_a_rank_have_names() -> None:
     assert (span["ts"], span["dur"]) == (0, 500_000)  # no event is before the file's beginning
 
 
-def test_what_has_ended_before_the_file_begins_is_not_in_it() -> None:
+def test_a_span_that_has_ended_before_the_file_begins_is_not_in_it() -> None:
     assert render(Wait(3, "step 1", 9.0, 9.5, "steps")) == []
 
 
