@@ -83,7 +83,12 @@ class ModuleForker(Protocol):
 
 
 class ExecSpawner:
-    """Executes any command, as a shell would."""
+    """Executes any command, as a shell would.
+
+    Args:
+        begin: the job, as the launcher has sent it.
+        environment: makes the variables of each worker.
+    """
 
     def __init__(self, begin: Begin, environment: "WorkerEnvironment") -> None:
         self._begin = begin
@@ -142,6 +147,10 @@ async def start_worker(start: Start, *, reads: bool) -> Spawned:
 class WorkerEnvironment:
     """The variables of each worker: the job's, how to reach the agent, its rank and the sizes.
 
+    Args:
+        begin: the job, as the launcher has sent it.
+        socket: the agent's Unix socket.
+
     memories: of the workers' snapshots.
     """
 
@@ -189,6 +198,9 @@ class MasterPorts:
 
     A round has a port of its own: a process of the former round, on a host that was cut off, may still dial the old
     port. So the ports of the last two rounds are kept, and no other process gets the old one.
+
+    Args:
+        address: of this host, as the other hosts reach it.
     """
 
     def __init__(self, address: str) -> None:

@@ -73,6 +73,7 @@ class LauncherLostError(HvdrunError):
     Remedy: `hvdrun logs JOB` has the output until then. The agents have ended the workers.
 
     Args:
+        job: its name.
         how: what is known of the end, half a sentence.
     """
 

@@ -34,7 +34,11 @@ class JobEnd:
 
 
 class JobFolder:
-    """A folder whose name is that of its job."""
+    """A folder whose name is that of its job.
+
+    Args:
+        path: of the folder, which need not exist.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
