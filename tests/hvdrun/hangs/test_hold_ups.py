@@ -190,7 +190,7 @@ async def test_a_hang_that_ends_while_the_ranks_are_asked_ends_no_worker() -> No
 
 
 @in_loop
-async def test_of_a_rank_that_is_given_up_no_remedy_is_told_that_comes_too_late() -> None:
+async def test_a_rank_that_was_ended_for_a_hang_has_no_remedy_any_more() -> None:
     stopped = Stack(7, obstacle="it is stopped: kill -CONT 7 lets it continue")
     room = Room([RankPlace(1, "b", stopped)])
     room.answered.set()
