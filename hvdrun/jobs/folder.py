@@ -22,6 +22,7 @@ KEPT_SECONDS = 30 * 24 * 3600.0
 KEPT_BYTES = 10**9
 _START_SECONDS = 3600.0  # a launcher takes its folder in less
 _RECORD, _LOCK, _END = "job.json", "lock", "end.json"
+_END_ROOM, _END_BYTES = ".end", 256  # the room of the end, taken at the start
 _FLOCK = struct.Struct("hhqqi4x")  # the kernel's: type, whence, start, length, pid
 
 
@@ -57,6 +58,7 @@ class JobFolder:
         """
         self._hidden.mkdir(mode=0o700)
         _write(self._hidden / _RECORD, record.encode())
+        _write(self._hidden / _END_ROOM, " " * _END_BYTES)
         (self._hidden / _LOCK).touch(mode=0o600)
 
     def lock(self) -> None:
@@ -72,9 +74,13 @@ class JobFolder:
         self._hidden.rename(self.path)
 
     def end(self, exit_code: int) -> None:
-        """The job has ended, and all its output is written."""
-        with suppress(OSError):  # the disk is full: the end is unknown then
-            _write(self.path / _END, json.dumps({"exit_code": exit_code, "time": time.time()}))
+        """The job has ended, and all its output is written; the disk may be full now."""
+        text = json.dumps({"exit_code": exit_code, "time": time.time()})
+        with suppress(OSError):  # the folder was removed
+            room = self.path / _END_ROOM
+            with room.open("r+b") as file:
+                file.write(text.ljust(_END_BYTES).encode())
+            room.replace(self.path / _END)
 
     def remove(self) -> None:
         """Remove it with all that is in it."""

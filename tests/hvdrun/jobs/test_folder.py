@@ -1,8 +1,11 @@
 """The folder of a detached job: who holds it, how the job ended, and when it expires."""
 
+import errno
 import os
 import time
 from pathlib import Path
+
+import pytest
 
 from hvdrun.jobs import folder as folders
 from hvdrun.jobs.folder import JobFolder, list_expired, list_folders
@@ -39,6 +42,19 @@ def test_the_end_is_kept(tmp_path: Path) -> None:
     end = make_folder(tmp_path, "c0ffee", 143).read_end()
     assert end is not None
     assert end.exit_code == 143
+
+
+def test_the_end_is_kept_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_folder(tmp_path, "c0ffee")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(folders, "_write", refuse)  # no new file has room
+    folder.end(7)
+    end = folder.read_end()
+    assert end is not None
+    assert end.exit_code == 7
 
 
 def test_a_damaged_folder_has_no_record_and_no_end(tmp_path: Path) -> None:
