@@ -17,6 +17,7 @@ from hvdrun.errors import OutputLostError, UsageError
 from hvdrun.jobs.errors import (
     JobAttachedError,
     JobElsewhereError,
+    JobFolderLostError,
     JobNotFoundError,
     JobRunningError,
     LauncherLostError,
@@ -82,7 +83,10 @@ def wait(given: Mapping[str, RawValues], say: Say) -> Page:
 
 def stop(given: Mapping[str, RawValues], say: Say) -> Page:
     """`hvdrun stop`."""
-    job = _find(given, "stop", find_jobs())
+    jobs = find_jobs()
+    if given.get("job") == LAST:  # the one that hvdrun logs and the others mean
+        jobs = [job for job in jobs if job.folder is not None] or jobs
+    job = _find(given, "stop", jobs)
     if job.state is JobState.LOST:
         find_exit_code(job)
     if job.state is JobState.ENDED:
@@ -202,6 +206,8 @@ def find_detached(given: Mapping[str, RawValues], name: str, thing: str) -> Know
         detached = jobs
     job = _find(given, name, detached)
     if job.folder is None:
+        if job.record.is_detached:
+            raise JobFolderLostError(job.name, job.record.folder)
         raise JobAttachedError(job.name, thing)
     return job
 

@@ -65,6 +65,22 @@ class JobAttachedError(HvdrunError):
         super().__init__(f"the job {job} was started without --detach, and keeps no {thing}: see its terminal.")
 
 
+class JobFolderLostError(HvdrunError):
+    """The folder of a detached job that runs cannot be read.
+
+    Cause: It was removed or damaged while the job runs, or it belongs to another container.
+    Remedy: `hvdrun stop JOB` stops the job. Its output and its exit code are lost.
+    """
+
+    exit_code: ClassVar[int] = END_UNKNOWN
+
+    def __init__(self, job: str, folder: str) -> None:
+        super().__init__(
+            f"the folder {folder!r} of the job {job} was removed or is damaged: its output and its exit code are lost; "
+            f"hvdrun stop {job} stops the job."
+        )
+
+
 class LauncherLostError(HvdrunError):
     """The launcher of a detached job was killed, and nobody knows the exit code.
 

@@ -92,6 +92,30 @@ def test_an_attached_job_keeps_nothing(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "was started without --detach, and keeps no exit code: see its terminal" in capsys.readouterr().err
 
 
+def test_the_last_job_to_stop_is_a_detached_one(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = JobRecord("f00d", ("pytest",), begun=time.time())
+    monkeypatch.setattr(known, "list_jobs", lambda: [record.job])
+    monkeypatch.setattr(known, "ask", lambda *_: record.encode())
+    make_folder(place, "c0ffee", 3, begun=20.0)
+    assert main(["wait", "last"]) == 3
+    assert main(["stop", "last"]) == 0
+    assert "the job c0ffee has ended already, with exit code 3" in capsys.readouterr().err
+
+
+def test_a_job_without_its_folder_is_no_attached_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = JobRecord("f00d", ("sleep", "9"), is_detached=True, folder=str(tmp_path / "removed"))
+    monkeypatch.setattr(known, "list_jobs", lambda: [record.job])
+    monkeypatch.setattr(known, "ask", lambda *_: record.encode())
+    assert main(["wait", "f00d"]) == 69
+    said = capsys.readouterr().err
+    assert f"the folder '{tmp_path}/removed' of the job f00d was removed or is damaged" in said
+    assert "hvdrun stop f00d stops the job" in said
+
+
 @pytest.mark.parametrize("code", [0, 1, 7, 130, 143])
 def test_wait_ends_with_the_code_of_the_job(place: Path, code: int) -> None:
     make_folder(place, "c0ffee", code)
