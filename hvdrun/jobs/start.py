@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hvdrun.processes.python_command import list_sources, names_hvd, parse
+from hvdrun.processes.python_command import find_interpreter, list_sources, names_hvd, parse, without_flags
 from hvdrun.startup.paths import open_regular
 from rendezvous.core.model import Worker
 from rendezvous.core.state import State
@@ -71,6 +71,11 @@ class StartWatch:
 
 def expects_init(command: tuple[str, ...], directory: Path) -> bool:
     """Whether the source of a Python command names a package with `init()`, as far as this machine has it."""
+    if find_interpreter(command) is None:
+        return False
+    command = without_flags(command)
+    if command[1:2] == ("-c",):
+        return names_hvd(" ".join(command[2:3]).encode(errors="surrogateescape"))
     python = parse(command)
     if python is None:
         return False

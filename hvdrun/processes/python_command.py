@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
+_PROGRAM_FLAGS = ("-c", "-m")  # the next word names the program
+_FLAGS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 # Variables that a library reads when it is loaded: a forked script would set them too late.
 _EARLY_PREFIXES = ("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "LD_", "TORCH_", "PYTORCH_", "ATEN_")
@@ -45,6 +47,14 @@ def parse(command: tuple[str, ...]) -> PythonCommand | None:
             return PythonCommand(interpreter, script=script, module=None)
         case _:
             return None
+
+
+def without_flags(command: tuple[str, ...]) -> tuple[str, ...]:
+    """A Python command without the flags of the interpreter, as `-u` and `-X dev`; -c and -m stay."""
+    interpreter, *words = command
+    while words and words[0].startswith("-") and words[0] not in _PROGRAM_FLAGS:
+        del words[: 2 if words[0] in _FLAGS_WITH_VALUE else 1]
+    return interpreter, *words
 
 
 def list_sources(command: PythonCommand) -> tuple[str, ...]:

@@ -86,6 +86,13 @@ async def test_a_watch_looks_until_the_job_has_started() -> None:
         ("import horovod.torch", ("python", "-m", "train"), True),
         ("import horovod.torch", ("python", "none.py"), False),
         ("import horovod.torch", ("sh", "train.py"), False),
+        ("import horovod.torch", ("python3", "-u", "-X", "dev", "train.py"), True),
+        ("import horovod.torch", ("python", "-um"), False),
+        ("import horovod.torch", ("python",), False),
+        ("import horovod.torch", ("python", "-B", "-m", "train"), True),
+        ("", ("python", "-u", "-c", "import hvdrun.torch as hvd; hvd.init()"), True),
+        ("import horovod.torch", ("python", "-c", "print()", "train.py"), False),
+        ("import horovod.torch", ("python", "-c"), False),
     ],
 )
 def test_the_source_shows_whether_a_program_joins(
