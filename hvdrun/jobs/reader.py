@@ -55,9 +55,11 @@ class LogReader:
                 if self._rest:
                     yield Piece(OutputStream.STDERR, self._rest)
             dropped = following - self._number - 1
-            if dropped > 0 and self._file is not None:
-                text = f"hvdrun: {dropped} files of the log were dropped before they were read.\n"
-                yield Piece(OutputStream.STDERR, text.encode())
+            if dropped > 0 and self._number:
+                text = f"{dropped} files of the log were dropped before they were read"
+                if dropped == 1:
+                    text = "1 file of the log was dropped before it was read"
+                yield Piece(OutputStream.STDERR, f"hvdrun: {text}.\n".encode())
             self._open(following)
 
     def close(self) -> None:
@@ -68,9 +70,10 @@ class LogReader:
 
     def _open(self, number: int) -> None:
         self.close()
-        self._number, self._rest = number, b""
-        with suppress(FileNotFoundError):  # it was dropped
+        self._rest = b""
+        with suppress(FileNotFoundError):  # it was dropped, and counts as such with the next one
             self._file = name_log(self._folder, number).open("rb")
+            self._number = number
 
     def _read_file(self, file: BinaryIO) -> Iterator[Piece]:
         while chunk := file.read(_CHUNK_BYTES):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.jobs import reader as readers
 from hvdrun.jobs.log import LogWriter, Piece, frame, list_logs, name_log, read_line
 from hvdrun.jobs.reader import LogReader, RankFilter, read_ranks
 from rendezvous.wire.orders import OutputStream
@@ -107,6 +108,16 @@ def test_old_files_are_dropped_and_the_log_says_it(tmp_path: Path, descriptors: 
     assert b"hvdrun: the log begins here: of 5 files the last 2 are kept.\n" in said[ERR]
     assert b"hvdrun: 3 files of the log were dropped before they were read.\n" in read_all(slow)[ERR]
     slow.close()
+
+
+def test_a_file_that_is_dropped_while_it_is_opened_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 3):
+        name_log(tmp_path, number).write_bytes(frame(OUT, b"%d\n" % number, NOW))
+    listings = iter([[1], [1], [1, 2, 3]])  # the second file goes after the last of them
+    monkeypatch.setattr(readers, "list_logs", lambda folder: next(listings, None) or list_logs(folder))
+    with closing(LogReader(tmp_path)) as reader:
+        assert read_all(reader)[OUT] == b"1\n"
+        assert read_all(reader) == {OUT: b"3\n", ERR: b"hvdrun: 1 file of the log was dropped before it was read.\n"}
 
 
 def test_bytes_past_the_writer_are_kept_as_errors(tmp_path: Path, descriptors: dict[int, OutputStream]) -> None:
