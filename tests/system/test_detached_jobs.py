@@ -24,6 +24,9 @@ if sys.argv[1] == "show":
 elif sys.argv[1] == "wait":
     open(f"running.{os.environ['HVD_SLOT']}", "w")
     time.sleep(600)
+elif sys.argv[1] == "go":
+    while not os.path.exists("go"):
+        time.sleep(0.05)
 sys.exit(int(sys.argv[2]))
 """
 TALKS = """
@@ -49,7 +52,8 @@ time.sleep(600)
 @pytest.mark.parametrize("code", [0, 7])
 def test_wait_ends_with_the_exit_code_of_the_job(hvdrun: Launcher, code: int) -> None:
     hvdrun.write("job.py", PLAIN)
-    job = detach(hvdrun, "-np", "2", "python", "job.py", "end", str(code))
+    job = detach(hvdrun, "-np", "2", "python", "job.py", "go", str(code))  # one that fails at once may not have started
+    hvdrun.write("go", "")
     assert ask(hvdrun, "wait", job) == Finished(code, "", "")
     assert f"{job}  exit {code}" in ask(hvdrun, "ps").stdout
 
