@@ -86,6 +86,8 @@ def stop(given: Mapping[str, RawValues], say: Say) -> Page:
     jobs = find_jobs()
     if given.get("job") == LAST:  # the one that hvdrun logs and the others mean
         jobs = [job for job in jobs if job.folder is not None] or jobs
+    elif not given.get("job"):
+        jobs = _find_stoppable(jobs)
     job = _find(given, "stop", jobs)
     if job.state is JobState.LOST:
         find_exit_code(job)
@@ -176,6 +178,20 @@ def _show_all(reader: LogReader, chosen: RankFilter | None) -> None:
                 raise
             except OSError as error:
                 raise OutputLostError(error.strerror or str(error)) from error
+
+
+def _find_stoppable(jobs: Sequence[KnownJob]) -> list[KnownJob]:
+    """Those that may be stopped without their name: not another terminal's.
+
+    Raises:
+        UsageError: only such jobs run.
+    """
+    running = [job for job in jobs if job.state is JobState.RUNNING]
+    detached = [job for job in running if job.record.is_detached]
+    if running and not detached:
+        last = running[-1]
+        raise UsageError(f"no detached job runs: name another terminal's, as in hvdrun stop {last.name}.")
+    return detached
 
 
 _PROGRAMS: Mapping[str, Callable[[Mapping[str, RawValues], Say], Page]] = {

@@ -104,6 +104,16 @@ def test_the_last_job_to_stop_is_a_detached_one(
     assert "the job c0ffee has ended already, with exit code 3" in capsys.readouterr().err
 
 
+def test_another_terminal_s_job_is_stopped_only_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = JobRecord("f00d", ("pytest",), begun=time.time())
+    monkeypatch.setattr(known, "list_jobs", lambda: [record.job])
+    monkeypatch.setattr(known, "ask", lambda *_: record.encode())
+    assert main(["stop"]) == 2
+    assert "no detached job runs: name another terminal's, as in hvdrun stop f00d." in capsys.readouterr().err
+
+
 def test_a_job_without_its_folder_is_no_attached_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
