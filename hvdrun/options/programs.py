@@ -183,8 +183,9 @@ WAIT = Program(
 )
 STOP = Program(
     "hvdrun stop",
-    "Stop a job that runs: its workers have the time of --grace. Stop it twice to end them at once. Without a name: the "
-    "only detached one. Returns when the job has ended. Exit codes: 0 it has ended; 2 wrong use; 69 there is no such job, or its launcher was killed; 130 "
+    "Stop a job that runs: its workers have the time of --grace. Stop it twice to end them at once. Without a name: "
+    "the only detached one. Returns when the job has ended. Exit codes: 0 it has ended; 2 wrong use; 69 there is no "
+    "such job, or its launcher was killed; 130 "
     "Ctrl-C, and the job still ends.",
     (_HELP,),
     _JOB,
