@@ -18,7 +18,7 @@ from worker_runtime.coordination.wire import RankSpan
 from worker_runtime.groups.torch_groups import Work
 from worker_runtime.timeline.event_queue import HAND_ON_SECONDS, EventQueue
 from worker_runtime.timeline.recorder import Recorder
-from worker_runtime.timeline.trace import Arrivals, Run, Wait
+from worker_runtime.timeline.trace import Arrivals, Clock, Run, Wait
 
 
 class _Progress:
@@ -114,8 +114,11 @@ class OperationRecorder:
 
     def note_waited(self, waited: Waited) -> None:
         """Note what another rank's time was spent on. The fastest message so far says best how its clock differs."""
-        offset = waited.received - waited.sent
-        offset = self._offsets[waited.rank] = min(offset, self._offsets.get(waited.rank, offset))
+        offset, known = waited.received - waited.sent, self._offsets.get(waited.rank)
+        if known is None or offset < known:
+            self._offsets[waited.rank] = offset
+            self._recorder.note_clock(Clock(waited.rank, offset))
+        offset = self._offsets[waited.rank]
         for name, began, ended, row in waited.waits:
             self._recorder.note_wait(Wait(waited.rank, name, began + offset, ended + offset, row))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from worker_runtime.timeline.event_queue import EventQueue
 from worker_runtime.timeline.file import TimelineFile
-from worker_runtime.timeline.trace import Arrivals, Cycle, Event, Note, Run, Trace, Wait
+from worker_runtime.timeline.trace import Arrivals, Clock, Cycle, Event, Note, Run, Trace, Wait
 
 _LOG = logging.getLogger("hvd")
 
@@ -51,6 +51,10 @@ class Recorder:
 
     def note_wait(self, event: Wait) -> None:
         """Note that the program of a rank has waited."""
+        self._queue.put(event)
+
+    def note_clock(self, event: Clock) -> None:
+        """Note how the clock of a rank differs."""
         self._queue.put(event)
 
     def note(self, text: str) -> None:

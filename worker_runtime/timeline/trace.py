@@ -87,7 +87,18 @@ class Note(NamedTuple):
     text: str
 
 
-Event = Arrivals | Run | Cycle | Wait | Note
+class Clock(NamedTuple):
+    """By how much the times of a rank were shifted from now on, to be times of rank 0.
+
+    offset_seconds: rank 0's monotonic clock minus that rank's, and the time of the fastest message so far, which is the
+        error: the rank's times may be late by that.
+    """
+
+    rank: int
+    offset_seconds: float
+
+
+Event = Arrivals | Run | Cycle | Wait | Note | Clock
 
 
 class Trace:
@@ -130,6 +141,9 @@ class Trace:
                 return self._render_wait(event)
             case Cycle(at):
                 return [f'{{"name": "CYCLE_START", "ph": "i", "ts": {self._time(at)}, "pid": 0, "tid": 0, "s": "g"}}']
+            case Clock(rank, seconds):
+                arguments = {"rank": rank, "offset_seconds": seconds, "error": "late by the time of one message"}
+                return [f'{{"name": "clock", "ph": "M", "pid": 0, "args": {json.dumps(arguments)}}}']
             case Note(at, text):
                 name = json.dumps(text)
                 return [f'{{"name": {name}, "ph": "i", "ts": {self._time(at)}, "pid": 0, "tid": 0, "s": "g"}}']

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from worker_runtime.timeline.trace import MOST_ROWS, Arrivals, Cycle, Event, Note, Run, Trace, Wait
+from worker_runtime.timeline.trace import MOST_ROWS, Arrivals, Clock, Cycle, Event, Note, Run, Trace, Wait
 
 pytestmark = pytest.mark.pure
 
@@ -61,6 +61,12 @@ def test_marks_concern_the_whole_job() -> None:
         {"name": "CYCLE_START", "ph": "i", "ts": 500_000, "pid": 0, "tid": 0, "s": "g"},
         {"name": 'a "note"', "ph": "i", "ts": 1_000_000, "pid": 0, "tid": 0, "s": "g"},
     ]
+
+
+def test_the_file_says_how_the_clock_of_a_rank_differs() -> None:
+    (clock,) = render(Clock(3, 1.5))
+    assert (clock["name"], clock["ph"]) == ("clock", "M")
+    assert clock["args"] == {"rank": 3, "offset_seconds": 1.5, "error": "late by the time of one message"}
 
 
 def test_the_waits_of_a_rank_have_a_row() -> None:
