@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -87,6 +87,24 @@ for step in range(40):
     time.sleep(0.09 if hvd.rank() == {SLOW_RANK} else 0.04)
     hvd.allreduce_(gradient, name="gradient")
 """
+DETACHED = """
+import time
+import worker_runtime.torch as hvd
+
+hvd.init()
+for step in range(1, 41):
+    time.sleep(0.1)
+    if hvd.rank() == 0 and step % 10 == 0:
+        print(f"step {step} on {hvd.size()} workers", flush=True)
+"""
+SESSION = (
+    "hvdrun --detach -np 4 python train.py",
+    "exit",
+    "",
+    "hvdrun ps",
+    "hvdrun attach last",
+    "echo $?",
+)
 TRACEBACK = re.compile(r"\[\d\] \[rank\d\]")  # of a peer whose connection broke
 
 
@@ -96,6 +114,7 @@ def main() -> None:
     draw_timeline("timeline", SLOW)
     draw("recovery", ["hvdrun", "-np", "4", "--min-np", "2", "python", "train.py"], TRAIN)
     draw("restart", ["hvdrun", "-np", "4", "--max-restarts", "3", "python", "train.py"], RESTARTED)
+    draw_session("detached", SESSION, DETACHED)
 
 
 def draw(name: str, words: list[str], script: str) -> None:
@@ -128,6 +147,42 @@ def draw(name: str, words: list[str], script: str) -> None:
                 screen.print(Text(text, "yellow" if text.startswith("hvdrun") else ""))
         stop.cancel()
         screen.print(Text(f"$ echo $?\n{job.wait()}", "bold"))
+    save(screen, name)
+
+
+def draw_session(name: str, commands: Sequence[str], script: str) -> None:
+    """Run these commands one after the other, and write what the terminal shows; "" is the time between two logins."""
+    screen = Console(record=True, width=WIDTH + 12, file=io.StringIO())
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "train.py").write_text(script, encoding="utf-8")
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "XDG_STATE_HOME": folder}
+        code = 0
+        for command in commands:
+            screen.print(
+                Text(f"$ {command}" if command else "(later, from another laptop)", "bold" if command else "dim")
+            )
+            if not command or command == "exit":
+                continue
+            shown = command.replace("$?", str(code))
+            ran = subprocess.run(
+                ["/bin/sh", "-c", shown],
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=LIMIT_SECONDS,
+                check=False,
+            )
+            code = ran.returncode
+            for line in ran.stdout.splitlines():
+                screen.print(Text(line, "yellow" if line.startswith("hvdrun") else ""))
+    save(screen, name)
+
+
+def save(screen: Console, name: str) -> None:
+    """Write what a terminal shows as a picture that needs nothing from outside."""
     picture = screen.export_svg(title="hvdrun")
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # nothing comes from outside
     (FOLDER / f"{name}.svg").write_text(picture.replace("Fira Code", "monospace"), encoding="utf-8")

@@ -181,7 +181,7 @@ def _show_all(reader: LogReader, chosen: RankFilter | None) -> None:
 
 
 def _find_stoppable(jobs: Sequence[KnownJob]) -> list[KnownJob]:
-    """Those that may be stopped without their name: not another terminal's.
+    """The jobs that may be stopped without their name: not another terminal's.
 
     Raises:
         UsageError: only such jobs run.
