@@ -110,7 +110,7 @@ def test_old_files_are_dropped_and_the_log_says_it(tmp_path: Path, descriptors: 
     slow.close()
 
 
-def test_a_file_that_is_dropped_while_it_is_opened_is_named_as_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_dropped_while_it_is_opened_is_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (1, 3):
         name_log(tmp_path, number).write_bytes(frame(OUT, b"%d\n" % number, NOW))
     listings = iter([[1], [1], [1, 2, 3]])  # the second file goes after the last of them
