@@ -113,6 +113,9 @@ def test_the_waits_of_another_rank_are_placed_by_its_fastest_message(path: Path)
     assert begun["fast"] - begun["slow"] == 9_600_000
     assert begun["slow again"] - begun["fast"] == 10_000_000
     assert [event["dur"] for event in read(path)] == [1_000_000, 2_000_000, 1_000_000]
+    first, second = [event["args"] for event in json.loads(path.read_text()) if event["name"] == "clock"]
+    assert (first["rank"], second["rank"]) == (1, 1)
+    assert round(first["offset_seconds"] - second["offset_seconds"], 3) == 0.4
 
 
 def test_the_waits_of_another_rank_are_sent_in_messages_of_bounded_size() -> None:
