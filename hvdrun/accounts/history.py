@@ -51,6 +51,7 @@ class WorkerHistory:
     rank: the last one that it had.
     ended: when its end was reported; None while it runs, or its host was lost.
     account: the last one that its agent has sent; None if none has come.
+    has_run: its process was started.
     """
 
     worker: Worker
@@ -59,6 +60,7 @@ class WorkerHistory:
     ended: float | None = None
     returncode: int | None = None
     account: Account | None = None
+    has_run: bool = False
 
 
 class History:
@@ -102,6 +104,8 @@ class History:
 
     def note_started(self, worker: Worker, now: float) -> None:
         """The process of a worker runs; with the last one of a restart the job has continued."""
+        if (known := self.workers.get(worker)) is not None:
+            known.has_run = True
         if worker in self._awaited:
             self._awaited.discard(worker)
             if not self._awaited:

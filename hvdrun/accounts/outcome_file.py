@@ -137,10 +137,11 @@ def render(facts: JobFacts, history: History, times: dict[str, Any], error: Base
 
 def describe(history: History) -> dict[str, Any]:
     """The fields about what happened in the job, and what its time was spent on."""
-    accounts = list_measured(history)
+    measured = list_measured(history)
+    accounts = [account for _, account in measured]
     goodput = compute_goodput(accounts)
     workers = sorted(history.workers.values(), key=lambda each: (each.rank, each.started))
-    stragglers = find_stragglers(accounts, history.find_host)
+    stragglers = find_stragglers(measured, history.find_host)
     return {
         "sizes": [
             {"at": _round(each.at), "workers": each.workers, "round": each.round, "generation": each.generation}
@@ -168,7 +169,8 @@ def _describe_end(history: History, error: BaseException | None) -> dict[str, An
             exit_code, reason = error.exit_code, " ".join(error.lines)
         case _:
             exit_code, reason = CANNOT_LAUNCH, f"{type(error).__name__}: {error}"
-    cause = _BROKEN if history.workers else _NOT_STARTED
+    has_run = any(each.has_run for each in history.workers.values())
+    cause = _BROKEN if has_run else _NOT_STARTED
     fields = {"cause": cause, "reason": reason, "culprit": None, **_describe_place(None, None, None)}
     return {"exit_code": exit_code, "first_cause": fields | {"message": None, "evidence": None}}
 

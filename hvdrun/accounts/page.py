@@ -30,19 +30,19 @@ def describe_goodput(history: History, seconds: float) -> str | None:
 
     `goodput 97.8 %; rank 5 (server2) was last in 412 of 500 steps: the others waited 31 s for it`
     """
-    accounts = list_measured(history)
-    goodput = compute_goodput(accounts)
+    measured = list_measured(history)
+    goodput = compute_goodput([account for _, account in measured])
     if goodput is None or seconds < LEAST_SECONDS:
         return None
-    stragglers = find_stragglers(accounts, history.find_host)
+    stragglers = find_stragglers(measured, history.find_host)
     parts = [f"goodput {goodput * 100:.1f} %", *map(_describe_straggler, stragglers[:_MOST_NAMED])]
     return "; ".join(parts)
 
 
 def _describe_straggler(each: Straggler) -> str:
     waited = f"{each.seconds:.0f} s" if each.seconds < LEAST_SECONDS else describe_seconds(each.seconds)
-    where = f"rank {each.rank} ({each.host})"
-    return f"{where} was last in {each.last} of {each.of} steps: the others waited {waited} for it"
+    how = f"was last in {each.last} of {each.of} steps" if each.last else "came late to the communication"
+    return f"rank {each.rank} ({each.host}) {how}: the others waited {waited} for it"
 
 
 def render_table(history: History) -> Iterator[str]:
@@ -56,7 +56,7 @@ def render_table(history: History) -> Iterator[str]:
     )
     if not rows:
         return
-    measured = list_measured(history)
+    measured = [account for _, account in list_measured(history)]
     sums = add_up(measured)
     columns = [part for part in PARTS if sums[part] >= _LEAST_SHOWN]
     if measured:

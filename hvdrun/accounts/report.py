@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from hvdrun.accounts.history import History, Loss
 from rendezvous.wire.accounts import Account, RecoveryTime
@@ -24,6 +25,7 @@ _GOOD = ("compute", "waiting", "communication")
 _TIMES_AS_OFTEN = 2.5  # as a quick rank is the last
 _LEAST_LAST = 0.3  # of the steps
 _LEAST_COST = 0.05  # of the job's time
+_LATE_SHARE = 0.5  # of the others' communication is what a rank has at most that comes late to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,9 @@ class RecoveryParts:
 class Straggler:
     """A rank that the others waited for.
 
-    last: in how many steps it was the last one. of: how many steps there were.
-    seconds: how long each of the others waited for it, on average. share: of the job's time.
+    last: in how many steps it was the last one to ask; 0 where it asked in time, and came late to the communication.
+    of: how many steps there were.
+    seconds: how long each of the others waited for it, on average.
     """
 
     rank: int
@@ -55,7 +58,6 @@ class Straggler:
     last: int
     of: int
     seconds: float
-    share: float
 
 
 def split(account: Account) -> dict[str, float]:
@@ -65,10 +67,10 @@ def split(account: Account) -> dict[str, float]:
     return parts
 
 
-def list_measured(history: History) -> list[Account]:
-    """The accounts whose parts are known."""
-    accounts = (each.account for each in history.workers.values())
-    return [account for account in accounts if account is not None and account.is_measured]
+def list_measured(history: History) -> list[tuple[int, Account]]:
+    """The accounts whose parts are known, each with the rank of its worker."""
+    known = ((each.rank, each.account) for each in history.workers.values())
+    return [(rank, account) for rank, account in known if account is not None and account.is_measured]
 
 
 def add_up(accounts: Iterable[Account]) -> dict[str, float]:
@@ -111,17 +113,39 @@ def find_recovery(loss: Loss, accounts: Iterable[Account]) -> RecoveryParts | No
     )
 
 
-def find_stragglers(accounts: Sequence[Account], find_host: Callable[[int], str]) -> list[Straggler]:
-    """The ranks that were the last in more than their share of the steps, and have cost the others much; dearest first.
+def find_stragglers(ranked: Sequence[tuple[int, Account]], find_host: Callable[[int], str]) -> list[Straggler]:
+    """The ranks that the others have waited for, and that have cost them much; dearest first.
+
+    Such a rank is the last one to ask for what all communicate. Or it asks in time, in a thread of its own, and comes
+    late to the communication: its program is slow between `backward()` and `step()`.
+
+    Args:
+        ranked: the accounts, each with the rank of its worker.
+        find_host: where a rank ran.
+    """
+    accounts = [account for _, account in ranked]
+    longest = max((account.total_seconds for account in accounts), default=0.0)
+    steps = max((account.steps for account in accounts), default=0)
+    if not longest or not steps:
+        return []
+    least_seconds = _LEAST_COST * longest
+    last, late = _find_last(accounts, longest, steps, least_seconds), _find_late(ranked, least_seconds)
+    found = []
+    for rank in last.keys() | late.keys():
+        times, seconds = last.get(rank, (0, 0.0))
+        found.append(Straggler(rank, find_host(rank), min(times, steps), steps, seconds + late.get(rank, 0.0)))
+    return sorted(found, key=lambda each: -each.seconds)
+
+
+def _find_last(
+    accounts: Sequence[Account], longest: float, steps: int, least_seconds: float
+) -> dict[int, tuple[int, float]]:
+    """By rank, in how many steps it was the last to ask, and for how long the others waited for it.
 
     Also healthy ranks wait for each other, and a busy machine holds up now this one and now that one. So a rank is
     named only where it was the last often, and much more often than a quick one. What counts is how much longer it was
     waited for.
     """
-    longest = max((account.total_seconds for account in accounts), default=0.0)
-    steps = max((account.steps for account in accounts), default=0)
-    if not longest or not steps:
-        return []
     # How many there were at a time: a lost worker counts for as long as it ran.
     size = sum(account.total_seconds for account in accounts) / longest
     seconds: defaultdict[int, float] = defaultdict(float)
@@ -131,12 +155,33 @@ def find_stragglers(accounts: Sequence[Account], find_host: Callable[[int], str]
         last[waited.rank] = max(last[waited.rank], waited.steps)
     quick_seconds, quick_last = (_find_quick(each, round(size)) for each in (seconds, last))
     fair = max(sum(last.values()) / max(size, 1.0), _TIMES_AS_OFTEN * quick_last, _LEAST_LAST * steps)
-    found = [
-        Straggler(rank, find_host(rank), min(last[rank], steps), steps, waited, waited / longest)
+    return {
+        rank: (last[rank], waited)
         for rank, waited in seconds.items()
-        if last[rank] > fair and waited - quick_seconds > _LEAST_COST * longest
-    ]
-    return sorted(found, key=lambda each: -each.seconds)
+        if last[rank] > fair and waited - quick_seconds > least_seconds
+    }
+
+
+def _find_late(ranked: Iterable[tuple[int, Account]], least_seconds: float) -> dict[int, float]:
+    """By rank, for how long the others waited for it within the communication.
+
+    All end it at the same time. So the rank that is blocked in it much shorter than the others began it later by as
+    much. What counts is a step's mean: a rank may have joined later than the others.
+    """
+    steps: defaultdict[int, int] = defaultdict(int)
+    seconds: defaultdict[int, float] = defaultdict(float)
+    for rank, account in ranked:
+        steps[rank] += account.steps
+        seconds[rank] += account.communication_seconds
+    means = {rank: seconds[rank] / steps[rank] for rank in seconds if steps[rank]}
+    found = {}
+    for rank, mean in means.items():
+        others = [each for other, each in means.items() if other != rank]
+        usual = median(others) if others else 0.0
+        waited = (usual - mean) * steps[rank]
+        if mean <= _LATE_SHARE * usual and waited > least_seconds:
+            found[rank] = waited
+    return found
 
 
 def _find_quick(by_rank: Mapping[int, float], size: int) -> float:

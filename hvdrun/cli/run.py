@@ -3,7 +3,8 @@
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING
 from hvdrun.cli.messages import BUG, INTERRUPTED, print_error, print_text, report
 from hvdrun.errors import HvdrunError
 from hvdrun.hosts.preparation import add_hosts, prepare
+from hvdrun.processes.processes import name_job
 from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.redaction import redact_command
 from rendezvous.core.messages import Level
 
 if TYPE_CHECKING:
@@ -33,13 +36,30 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         HvdrunError: it cannot be launched.
     """
     hosts = len(spec.workers.hosts) > 1 or spec.discovers
-    spec, details = prepare(spec, LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable))
-    from hvdrun.processes.processes import name_job  # noqa: PLC0415 - only a job that will run pays for it
-
+    with _keeping_refusal(spec):
+        spec, details = prepare(spec, LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable))
     prepared = Prepared(spec, name_job(os.environ), details, has_several_hosts=hosts)
     if spec.display.detach and not spec.display.dry_run:
         return run_detached(prepared, launch)
     return run_prepared(prepared, launch)
+
+
+@contextmanager
+def _keeping_refusal(spec: JobSpec) -> Iterator[None]:
+    """Write the file of --outcome where the job is refused: a program would take that of an earlier job for its own."""
+    try:
+        yield
+    except HvdrunError:
+        if spec.display.outcome_file is None or spec.display.dry_run:
+            raise
+        from hvdrun.accounts.history import History  # noqa: PLC0415 - a job that starts has its own
+        from hvdrun.accounts.outcome_file import JobFacts, OutcomeFile  # noqa: PLC0415 - a job that starts has its own
+        from hvdrun.console.marks import read_local_clock  # noqa: PLC0415 - only a job that will run pays for it
+
+        tell = partial(print_error, with_time=spec.display.marks_times)
+        facts = JobFacts(name_job(os.environ), redact_command(spec.workers.command), spec.usable_hosts)
+        with OutcomeFile(spec.display.outcome_file, facts, History(), read_local_clock, tell):
+            raise
 
 
 @dataclass(frozen=True, slots=True)

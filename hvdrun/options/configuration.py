@@ -178,7 +178,7 @@ def _read_section(found: Configuration, section: str, node: Node, name: str) -> 
     if not isinstance(node.content, Mapping):
         raise ConfigurationError(name, f"{section} takes keys with values", node.line)
     for key, item in node.content.items():
-        flag = SECTIONS[section].get(key)
+        flag = SECTIONS[section].get(key.replace("-", "_"))
         if flag is None:
             known = [f"{section}.{each}" for each in SECTIONS[section]]
             found.unknown.append(_explain_unknown(name, f"{section}.{key}", known, item.line))

@@ -193,6 +193,7 @@ class Reader:
         self._released: dict[str, list[float]] = defaultdict(list)  # by operation: the last releases
         self._covered = 0.0  # communication until then is added up
         self._ended = 0.0  # of the last operation
+        self._generation = 0  # the newest one
         self._change: tuple[int, float] | None = None  # a generation has begun, and when the last result came
         self._base: int | None = None  # microseconds since 1970 of the first part
         self._offset = 0.0
@@ -265,8 +266,12 @@ class Reader:
     def _note(self, text: str, at: float) -> None:
         self.summary.notes.append((at, text))
         generation = _GENERATION.match(text)
-        if generation is not None and self._ended:
-            self._change = int(generation[1]), self._ended
+        if generation is None:
+            return
+        former, self._generation = self._generation, int(generation[1])
+        # A recording that was stopped and started again begins with the same generation.
+        if self._ended and self._generation != former:
+            self._change = self._generation, self._ended
 
     def _note_span(self, rank: int, kind: str | None, name: str, began: float, seconds: float) -> None:
         """A rank has waited for an operation, taken a step or done a part of one, recovered, or filled a bucket."""

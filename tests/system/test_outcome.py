@@ -46,6 +46,14 @@ def test_a_failure_has_its_first_cause(hvdrun: Launcher) -> None:
     assert (cause["cause"], cause["host"], cause["slot"]) == ("worker failed", "localhost", 1)
 
 
+def test_a_job_that_is_refused_has_an_outcome_of_its_own(hvdrun: Launcher) -> None:
+    hvdrun.write("outcome.json", "of an earlier job")
+    assert hvdrun(*OPTIONS, "nosuchprogram").returncode == 127
+    found = read(hvdrun)
+    assert (found["exit_code"], found["first_cause"]["cause"]) == (127, "not started")
+    assert "the command 'nosuchprogram' was not found" in found["first_cause"]["reason"]
+
+
 def test_a_restart_is_a_loss_with_a_recovery(hvdrun: Launcher) -> None:
     hvdrun.write(
         "train.py", "import os, pathlib\nif not pathlib.Path('x').exists(): pathlib.Path('x').touch(); os._exit(3)"

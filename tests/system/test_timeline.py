@@ -88,6 +88,7 @@ def test_the_next_rank_0_continues_in_another_part(hvdrun: Launcher) -> None:
         texts = [event.get("name", "") for event in read(hvdrun.directory / name)]
         assert any(text.startswith("generation ") for text in texts)
         assert "NEGOTIATE_ALLREDUCE" in texts
+    assert sum(text.startswith("interrupted: rank 0 ") for text in texts) == 1  # which could not note it
     page = hvdrun("timeline", "t.json", forks=True).stdout
     assert "t.json and 1 more" in page
 

@@ -123,6 +123,13 @@ class Recovery:
         """The newest generation of which this worker was a member."""
         return self._generation
 
+    @property
+    def interruption(self) -> str | None:
+        """Why the generation before the present one was interrupted; None if it was not."""
+        if self._interrupted.generation != self._generation - 1 or not self._interrupted.reason:
+            return None
+        return self._interrupted.reason
+
     def enter(self, reason: JoinReason, error: str = "") -> Entered:
         """Wait for the next generation and enter it; called by the program.
 

@@ -36,6 +36,11 @@ class Timeline:
         if recorder is not None:
             recorder.close()
 
+    @property
+    def is_open(self) -> bool:
+        """This process has written the file."""
+        return self._recorder is not None
+
     def open(self) -> Recorder:
         """The recorder, which is created when it is first needed.
 

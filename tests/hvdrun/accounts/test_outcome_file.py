@@ -115,8 +115,15 @@ def test_a_job_that_did_not_start_has_the_error(tmp_path: Path) -> None:
     assert (found["workers"], found["sizes"], found["goodput"]) == ([], [], None)
 
 
+def test_a_job_whose_workers_were_placed_and_never_ran_did_not_start(tmp_path: Path) -> None:
+    found = write(tmp_path / "o", build_history(ACCOUNT), refuse)
+    assert found["first_cause"]["cause"] == "not started"
+
+
 def test_a_bug_is_reported_as_a_bug(tmp_path: Path) -> None:
-    found = write(tmp_path / "o", build_history(ACCOUNT), divide)
+    history = build_history(ACCOUNT)
+    history.note_started(ACCOUNT.worker, 1.0)
+    found = write(tmp_path / "o", history, divide)
     assert (found["exit_code"], found["first_cause"]["cause"]) == (125, "hvdrun failed")
     assert found["first_cause"]["reason"] == "ZeroDivisionError: division by zero"
 

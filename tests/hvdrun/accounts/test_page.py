@@ -32,6 +32,17 @@ def test_the_line_names_the_rank_that_the_others_waited_for() -> None:
     assert describe_goodput(build_slow_job(), LEAST_SECONDS) == line
 
 
+def test_the_line_names_the_rank_that_came_late_to_the_communication() -> None:
+    shares = (29.0, 29.0, 2.0)
+    accounts = [
+        Account(make_worker(rank), is_measured=True, total_seconds=75.0, communication_seconds=blocked, steps=100)
+        for rank, blocked in enumerate(shares)
+    ]
+    line = describe_goodput(build_history(*accounts), LEAST_SECONDS)
+    assert line is not None
+    assert line.endswith("; rank 2 (server1) came late to the communication: the others waited 27 s for it")
+
+
 def test_a_short_job_has_no_line() -> None:
     assert describe_goodput(build_slow_job(), LEAST_SECONDS - 0.1) is None
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hvdrun.accounts.history import Loss
-from hvdrun.accounts.report import PARTS, compute_goodput, find_recovery, find_stragglers, split
+from hvdrun.accounts.report import PARTS, Straggler, compute_goodput, find_recovery, find_stragglers, split
 from rendezvous.core.outcome import blame_worker
 from rendezvous.wire.accounts import Account, RecoveryTime
 from tests.hvdrun.accounts.accounts import STEPS, make_worker, train
@@ -14,8 +14,12 @@ from tests.hvdrun.accounts.accounts import STEPS, make_worker, train
 WORKER = make_worker(0)
 
 
+def find(accounts: list[Account]) -> list[Straggler]:
+    return find_stragglers([(each.worker.slot.index, each) for each in accounts], lambda rank: f"host of {rank}")
+
+
 def find_ranks(accounts: list[Account]) -> list[int]:
-    return [each.rank for each in find_stragglers(accounts, str)]
+    return [each.rank for each in find(accounts)]
 
 
 def test_the_parts_of_an_account_and_the_unknown_sum_to_its_total() -> None:
@@ -51,7 +55,7 @@ def test_a_recovery_takes_as_long_as_the_slowest_worker() -> None:
 def test_a_slow_rank_is_named_with_its_cost(size: int, seed: int) -> None:
     slow = size - 2
     accounts = train(size, {slow: 0.05}, 0.005, seed)
-    (found,) = find_stragglers(accounts, lambda rank: f"host of {rank}")
+    (found,) = find(accounts)
     assert (found.rank, found.host, found.of) == (slow, f"host of {slow}", STEPS)
     assert found.last > STEPS * 0.9
     assert STEPS * 0.04 < found.seconds < STEPS * 0.06
@@ -97,6 +101,49 @@ def test_a_worker_that_took_the_place_of_a_lost_one_doubles_nothing() -> None:
         )
         for account in (whole[2], whole[2])
     ]
-    (found,) = find_stragglers([*whole[:2], *halves], str)
+    (found,) = find([*whole[:2], *halves])
     assert found.rank == 0
     assert STEPS * 0.04 < found.seconds < STEPS * 0.06
+
+
+def communicate(*seconds: float, steps: int = STEPS) -> list[Account]:
+    """Accounts of ranks that were blocked so long in their communication, after all had asked for it."""
+    return [
+        Account(make_worker(rank), is_measured=True, total_seconds=75.0, communication_seconds=blocked, steps=steps)
+        for rank, blocked in enumerate(seconds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "late"),
+    [
+        ((29.4, 29.4, 2.4), {2: 27.0}),
+        ((4.0, 12.0), {0: 8.0}),
+        ((20.0, 2.0, 20.0, 2.0), {1: 18.0, 3: 18.0}),
+        ((6.9, 6.8, 7.1), {}),
+        ((8.0, 15.0), {}),  # communicates quicker than the other, and not half as long
+        ((3.0, 0.1), {}),  # costs little
+        ((10.0,), {}),
+    ],
+)
+def test_a_rank_that_comes_late_to_the_communication_is_named(
+    seconds: tuple[float, ...], late: dict[int, float]
+) -> None:
+    found = find(communicate(*seconds))
+    assert {each.rank: pytest.approx(each.seconds) for each in found} == late
+    assert not any(each.last for each in found)
+
+
+def test_a_worker_that_joined_late_has_not_come_late_to_the_communication() -> None:
+    first, second = communicate(20.0, 20.0)
+    (joined,) = communicate(2.0, steps=STEPS // 10)
+    assert find([first, second, replace(joined, worker=make_worker(2))]) == []
+
+
+def test_a_rank_is_named_once_with_both_of_its_costs() -> None:
+    accounts = train(2, {1: 0.05}, 0.001, 1)
+    both = [replace(each, communication_seconds=10.0 - 9.0 * rank) for rank, each in enumerate(accounts)]
+    (found,) = find(both)
+    assert found.rank == 1
+    assert found.last > STEPS * 0.9
+    assert found.seconds == pytest.approx(find(accounts)[0].seconds + 9.0)

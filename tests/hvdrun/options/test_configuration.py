@@ -335,6 +335,7 @@ def test_aliases_of_aliases_are_refused_before_they_fill_the_memory(tmp_path: Pa
             "timeline:\n  filename: t.json\n  mark_cycles: true\n",
             {"forwarded": ("HOROVOD_TIMELINE=t.json", "HOROVOD_TIMELINE_MARK_CYCLES=1")},
         ),
+        ("timeline:\n  mark-cycles: true\n", {"forwarded": ("HOROVOD_TIMELINE_MARK_CYCLES=1",)}),
     ],
 )
 def test_a_timeline_is_an_option_or_a_section_of_horovod(tmp_path: Path, text: str, given: dict[str, object]) -> None:

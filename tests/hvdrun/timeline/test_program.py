@@ -158,6 +158,14 @@ def test_a_change_of_the_members_costs_the_time_without_a_release(tmp_path: Path
     assert "     0.20 s  generation 2: 0.70 s" in page.splitlines()
 
 
+def test_a_recording_that_was_stopped_and_started_again_is_no_change_of_the_members() -> None:
+    note = {"name": "generation 1: 2 ranks", "ph": "i", "ts": 0, "pid": 0, "tid": 0, "s": "g"}
+    again = note | {"ts": 700_000}
+    reader = Reader()
+    reader.read([*NAMES, note, *collective(1, 0, {0: 0}, 0, 200), again, *collective(1, 800, {0: 800}, 900, 950)])
+    assert reader.summary.changes == []
+
+
 def test_the_page_names_who_was_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "t.json", EVENTS)
     assert main(["timeline", str(path)]) == 0
