@@ -280,15 +280,8 @@ class Runtime:
         self._timeline.stop()
 
     def _open_recorder(self) -> OperationRecorder | None:
-        was_open = self._timeline.is_open
-        choice, recorder = self._choice, self._timeline.open_again()
-        if recorder is None:
-            return None
-        operation_recorder = OperationRecorder(recorder, lambda device: choice.of(device).value)
-        interruption = None if self.recovery is None else self.recovery.interruption
-        if interruption is not None and not was_open:  # the former rank 0 is lost, and could not note that
-            operation_recorder.note(f"interrupted: {interruption}")
-        return operation_recorder
+        choice, recorder = self._choice, self._timeline.open_again(self.recovery and self.recovery.interruption)
+        return None if recorder is None else OperationRecorder(recorder, lambda device: choice.of(device).value)
 
     def _enter(self, world: _World) -> None:
         """Be a member; a timeline continues."""

@@ -36,11 +36,6 @@ class Timeline:
         if recorder is not None:
             recorder.close()
 
-    @property
-    def is_open(self) -> bool:
-        """This process has written the file."""
-        return self._recorder is not None
-
     def open(self) -> Recorder:
         """The recorder, which is created when it is first needed.
 
@@ -51,13 +46,21 @@ class Timeline:
             self._recorder = Recorder(self._path, self._job, mark_cycles=self._mark_cycles)
         return self._recorder
 
-    def open_again(self) -> Recorder | None:
-        """The recorder of a process that has become rank 0; None, after one warning, if it cannot write the file."""
+    def open_again(self, interruption: str | None = None) -> Recorder | None:
+        """The recorder of a process that has become rank 0; None, after one warning, if it cannot write the file.
+
+        Args:
+            interruption: why it has, if the former one was lost, which could not note that.
+        """
         if not self.is_wanted:
             return None
+        is_new = self._recorder is None
         try:
-            return self.open()
+            recorder = self.open()
         except OSError as error:
             self.stop()
             _LOG.warning("the timeline ends: %s cannot be written: %s", error.filename, error.strerror)
             return None
+        if is_new and interruption is not None:
+            recorder.note(f"interrupted: {interruption}")
+        return recorder
