@@ -263,11 +263,7 @@ class Runtime:
         if self.is_late:
             return  # the other ranks may have another rank 0
         if engine.rank == 0:
-            try:
-                self._timeline.open()
-            except OSError:
-                self._timeline.stop()
-                raise
+            self._timeline.open()
         engine.record(self._open_recorder)
 
     def stop_timeline(self) -> None:
@@ -280,8 +276,9 @@ class Runtime:
         self._timeline.stop()
 
     def _open_recorder(self) -> OperationRecorder | None:
-        choice, recorder = self._choice, self._timeline.open_again(self.recovery and self.recovery.interruption)
-        return None if recorder is None else OperationRecorder(recorder, lambda device: choice.of(device).value)
+        of = self._choice.of
+        recorder = self._timeline.open_again(None if self.recovery is None else self.recovery.interruption)
+        return None if recorder is None else OperationRecorder(recorder, lambda device: of(device).value)
 
     def _enter(self, world: _World) -> None:
         """Be a member; a timeline continues."""

@@ -40,10 +40,14 @@ class Timeline:
         """The recorder, which is created when it is first needed.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file cannot be written, and is wanted no longer.
         """
         if self._recorder is None:
-            self._recorder = Recorder(self._path, self._job, mark_cycles=self._mark_cycles)
+            try:
+                self._recorder = Recorder(self._path, self._job, mark_cycles=self._mark_cycles)
+            except OSError:
+                self.stop()
+                raise
         return self._recorder
 
     def open_again(self, interruption: str | None = None) -> Recorder | None:
@@ -58,7 +62,6 @@ class Timeline:
         try:
             recorder = self.open()
         except OSError as error:
-            self.stop()
             _LOG.warning("the timeline ends: %s cannot be written: %s", error.filename, error.strerror)
             return None
         if is_new and interruption is not None:
