@@ -1,0 +1,164 @@
+"""The guardian of a detached job: servers that are killed, the ports that it keeps, the signals that it passes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_until
+
+HEAD = """
+import os, signal, socket, sys, time
+from hvdrun.jobs import guardian
+from hvdrun.jobs.guardian import Life, guard
+
+def note_crashes(servers, number):
+    print("crashes", servers, number, flush=True)
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a guardian whose `serve` is this code; in its own session, so that nothing of it is left."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start_guardian(code: str) -> subprocess.Popen[str]:
+        serve = textwrap.indent(textwrap.dedent(code), "    ")
+        program = f"{HEAD}\ndef serve(life):\n{serve}\nsys.exit(guard(serve, note_crashes))\n"
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        running.append(process)
+        return process
+
+    yield start_guardian
+    for process in running:
+        with process, suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, list[str]]:
+    """The exit code, and the lines of all servers."""
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output.splitlines()
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_the_exit_code_of_the_server_is_that_of_the_job(start: Start, code: int) -> None:
+    assert finish(start(f"return {code}")) == (code, [])
+
+
+def test_a_server_that_is_killed_is_started_again_and_knows_it(start: Start) -> None:
+    process = start(
+        """
+        print(life.number, life.killed_by, flush=True)
+        if life.number < 3:
+            kill()
+        return 7
+        """
+    )
+    assert finish(process) == (7, ["1 0", "2 9", "3 9"])
+
+
+def test_a_server_that_is_killed_again_and_again_ends_the_job(start: Start) -> None:
+    code, lines = finish(start("kill()"))
+    assert (code, lines) == (137, ["crashes 5 9"])
+
+
+def test_a_signal_that_comes_before_the_server_can_answer_it_ends_the_job(start: Start) -> None:
+    assert finish(start("os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")) == (143, [])
+
+
+def test_a_signal_reaches_the_server(start: Start) -> None:
+    process = start(
+        """
+        signal.signal(signal.SIGUSR2, lambda *_: os._exit(5))
+        print("ready", flush=True)
+        time.sleep(60)
+        """
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGUSR2)
+    assert finish(process)[0] == 5
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_job_that_was_asked_to_stop_stays_so_when_its_server_is_killed(start: Start, when: str) -> None:
+    process = start(
+        f"""
+        if life.number == 1:
+            signal.signal(signal.SIGTERM, lambda *_: kill())
+            if {when == "after"}:
+                os.kill(os.getppid(), signal.SIGSTOP)
+            print("ready", flush=True)
+            if {when == "after"}:
+                kill()
+            time.sleep(60)
+        time.sleep(0.2)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
+        life.answer_signals()
+        time.sleep(60)
+        """
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    assert finish(process)[0] == 5
+
+
+def test_a_port_stays_that_of_the_job_while_there_is_no_server(start: Start) -> None:
+    process = start(
+        """
+        with socket.socket() as port:
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if life.number == 1:
+                port.bind(("127.0.0.1", 0))
+                life.keep(port)
+                number = port.getsockname()[1]
+                open("port", "w").write(str(number))
+                kill()
+            number = int(open("port").read())
+            with socket.socket() as other:
+                try:
+                    other.bind(("127.0.0.1", number))
+                except OSError as error:
+                    print(error.strerror)
+            with socket.socket() as dialer:
+                print(dialer.connect_ex(("127.0.0.1", number)))
+            port.bind(("127.0.0.1", number))
+            port.listen()
+            with socket.create_connection(port.getsockname()):
+                print("reached", flush=True)
+        return 0
+        """
+    )
+    assert finish(process) == (0, ["Address already in use", "111", "reached"])
+
+
+def test_the_server_knows_when_the_guardian_has_gone(start: Start, tmp_path: Path) -> None:
+    process = start(
+        """
+        print("runs", flush=True)
+        life.line.recv(1)
+        open("alone", "w").close()
+        return 0
+        """
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    wait_until((tmp_path / "alone").exists, "the server to know it")
