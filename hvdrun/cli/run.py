@@ -17,10 +17,12 @@ from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command
 from rendezvous.core.messages import Level
+from rendezvous.core.outcome import SIGNAL_OFFSET
 
 if TYPE_CHECKING:
     from hvdrun.console import Console
     from hvdrun.console.writer import Writer
+    from hvdrun.jobs.guardian import Life
     from hvdrun.jobs.start import StartWatch
 
 
@@ -93,7 +95,9 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
         if warning is not None:
             print_error(warning, with_time=display.marks_times)
 
-    def work(writer: "Writer", note_start: Callable[[], None]) -> int:
+    def work(writer: "Writer", note_start: Callable[[], None], life: "Life") -> int:
+        if life.number > 1:
+            return SIGNAL_OFFSET + life.killed_by
         joins = expects_init(spec.workers.command, spec.workers.directory)
         start = StartWatch(note_start, expects_init=joins, limit_seconds=spec.limits.start_timeout_seconds)
         try:

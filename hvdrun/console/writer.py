@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from itertools import zip_longest
 
 CAPACITY_BYTES = 1024 * 1024
 _BLOCK_BYTES = select.PIPE_BUF  # a pipe that polls as writable takes as much without blocking
@@ -40,8 +42,7 @@ class Writer:
         self._full_seconds = full_seconds
 
         self._changed = threading.Condition()  # guards all that follows
-        self._queue: list[tuple[int, bytes | None]] = []  # None: to be closed
-        self._releases: dict[int, Callable[[OSError | None], None]] = {}
+        self._queue: list[tuple[int, bytes] | Callable[[], None]] = []  # to be written, or to be called at its turn
         self._queued_bytes = 0
         self._closed_by: dict[int, OSError] = {}
         self._full: dict[int, tuple[float, OSError]] = {}  # since when the disk of a descriptor is
@@ -123,13 +124,16 @@ class Writer:
 
         done: is called then, in the thread, with the error by which bytes were lost.
         """
+        self.call_when_written(partial(self._close, descriptor, done))
+
+    def call_when_written(self, done: Callable[[], None]) -> None:
+        """Call `done`, in the thread, when all that is queued now is written or lost."""
         with self._changed:
             if self._thread is not None and not self._is_ending:
-                self._releases[descriptor] = done
-                self._queue.append((descriptor, None))
+                self._queue.append(done)
                 self._changed.notify_all()
                 return
-        self._close(descriptor, done)
+        done()
 
     def _close(self, descriptor: int, done: Callable[[OSError | None], None]) -> None:
         """Close it, and forget its errors: the next file may have its number."""
@@ -183,10 +187,10 @@ class Writer:
         """Write until there is nothing left and nothing more to come, or `wake` says to leave the rest."""
         try:
             while batch := self._take():
-                for descriptor, data in batch:
-                    if data is None:
-                        self._close(descriptor, self._releases.pop(descriptor))
-                    elif not self._write(descriptor, data, wake):
+                for each in batch:
+                    if not isinstance(each, tuple):
+                        each()
+                    elif not self._write(*each, wake):
                         return
         except BaseException as error:  # noqa: BLE001 - it is raised where the job waits
             with self._changed:
@@ -200,24 +204,23 @@ class Writer:
                 os.close(wake)
                 self._release_waiting()
 
-    def _take(self) -> list[tuple[int, bytes | None]]:
-        """Wait for bytes, and take all that are queued; consecutive ones for one descriptor are joined.
-
-        None for a descriptor that is to be closed.
-        """
+    def _take(self) -> list[tuple[int, bytes] | Callable[[], None]]:
+        """Wait for bytes, and take all that are queued; consecutive ones for one descriptor are joined."""
         with self._changed:
             while not self._queue and not self._is_ending:
                 self._changed.wait()
             queue, self._queue = self._queue, []
-        batch: list[tuple[int, list[bytes] | None]] = []
-        for descriptor, data in queue:
-            if data is None:
-                batch.append((descriptor, None))
-            elif batch and batch[-1][0] == descriptor and batch[-1][1] is not None:
-                batch[-1][1].append(data)
-            else:
-                batch.append((descriptor, [data]))
-        return [(descriptor, None if parts is None else b"".join(parts)) for descriptor, parts in batch]
+        batch: list[tuple[int, bytes] | Callable[[], None]] = []
+        parts: list[bytes] = []
+        for each, following in zip_longest(queue, queue[1:]):
+            if not isinstance(each, tuple):
+                batch.append(each)
+                continue
+            parts.append(each[1])
+            if not isinstance(following, tuple) or following[0] != each[0]:
+                batch.append((each[0], b"".join(parts)))
+                parts.clear()
+        return batch
 
     def _write(self, descriptor: int, data: bytes, wake: int) -> bool:
         """Write all of `data`, or drop it when that is impossible; False when woken to leave the rest."""

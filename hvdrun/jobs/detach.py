@@ -11,8 +11,9 @@ from hvdrun.console.marks import read_local_clock
 from hvdrun.errors import LaunchError
 from hvdrun.jobs.errors import DetachRefusedError
 from hvdrun.jobs.folder import JobFolder
+from hvdrun.jobs.guardian import DEATHS_SECONDS, Life, guard
 from hvdrun.jobs.known import remove, remove_expired
-from hvdrun.jobs.log import LogWriter, Piece
+from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, list_logs, name_log
 from hvdrun.jobs.places import FolderRefusedError, find_places
 from hvdrun.jobs.reader import LogReader, show
 from hvdrun.jobs.record import JobRecord
@@ -26,12 +27,12 @@ _SCHEDULERS = {
     "PBS_JOBID": "PBS keeps the job: submit a batch script (qsub) with the same command without --detach",
     "LSB_JOBID": "LSF keeps the job: submit a batch script (bsub) with the same command without --detach",
 }
-_OWN_LINE = b"hvdrun: "
 _LOOK_SECONDS = 0.1  # between two looks whether hvdrun has said something
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _STREAMS = {1: OutputStream.STDOUT, 2: OutputStream.STDERR}
 
-Work = Callable[[LogWriter, Callable[[], None]], int]  # runs the job: its writer, what to call when it has started
+# Runs the job: its writer, what to call when it has started, and which server of it this is.
+Work = Callable[[LogWriter, Callable[[], None], Life], int]
 
 
 def refuse_detachment(environment: Mapping[str, str]) -> None:
@@ -86,11 +87,41 @@ def detach(record: JobRecord, work: Work, environment: Mapping[str, str]) -> int
 
 
 def _run(folder: JobFolder, start: int, work: Work) -> NoReturn:
-    """The child: run the job to its end."""
+    """The child: be the guardian of the job, to its end."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
-    os.close(nowhere)
+
+    def serve(life: Life) -> int:
+        return _serve(folder, start, work, life)
+
+    def settle() -> None:
+        """Leave the terminal, and what waits for the start, to the server."""
+        for descriptor in _STREAMS:
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+        os.close(start)
+
+    def note_crashes(servers: int, number: int) -> None:
+        _write_last_words(
+            folder,
+            f"{servers} servers of this job were killed within {DEATHS_SECONDS:.0f} s, the last one by "
+            f"{signal.Signals(number).name}: the job ends.",
+        )
+
+    code = 1
+    try:
+        folder.lock()
+        code = guard(serve, note_crashes, settle)
+        folder.end(code)
+    except OSError as error:
+        code = _tell_unwritable(folder, error)
+    finally:
+        end_process(code)
+
+
+def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
+    """The server: run the job to its end, or from where the server before it was killed."""
 
     def note_start() -> None:
         nonlocal start
@@ -100,18 +131,26 @@ def _run(folder: JobFolder, start: int, work: Work) -> NoReturn:
             os.close(start)
             start = -1
 
-    code = 1
+    if life.number > 1:
+        start = -1  # whoever waited has seen the end of the first server
     try:
-        folder.lock()
         writer = LogWriter(folder.path, _STREAMS, read_local_clock)
-        code = work(writer, note_start)
-        folder.end(code)
     except OSError as error:
-        with suppress(OSError):  # nobody reads it
-            os.write(2, f"hvdrun: the folder {str(folder.path)!r} cannot be written: {error.strerror}\n".encode())
-        code = LaunchError.exit_code
-    finally:
-        end_process(code)
+        return _tell_unwritable(folder, error)
+    return work(writer, note_start, life)
+
+
+def _tell_unwritable(folder: JobFolder, error: OSError) -> int:
+    with suppress(OSError):  # nobody reads it
+        os.write(2, f"hvdrun: the folder {str(folder.path)!r} cannot be written: {error.strerror}\n".encode())
+    return LaunchError.exit_code
+
+
+def _write_last_words(folder: JobFolder, sentence: str) -> None:
+    """Write a line of hvdrun into the log, which no server writes any more."""
+    logs = list_logs(folder.path)
+    with suppress(OSError, IndexError), name_log(folder.path, logs[-1]).open("ab") as log:  # the exit code says it
+        log.write(frame(OutputStream.STDERR, OWN_LINE + sentence.encode() + b"\n", read_local_clock()))
 
 
 @contextmanager
@@ -188,4 +227,4 @@ class _Relay:
 
 
 def _is_own(piece: Piece) -> bool:
-    return piece.stream is OutputStream.STDERR and piece.data.startswith(_OWN_LINE)
+    return piece.stream is OutputStream.STDERR and piece.data.startswith(OWN_LINE)

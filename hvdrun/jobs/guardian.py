@@ -57,14 +57,19 @@ class Life:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
 
 
-def guard(serve: Callable[[Life], int], note_crashes: Callable[[int, int], None]) -> int:
+def guard(
+    serve: Callable[[Life], int],
+    note_crashes: Callable[[int, int], None],
+    settle: Callable[[], None] = lambda: None,
+) -> int:
     """Run the servers of a job, one after the other, until one ends by itself; return its exit code.
 
     Args:
         serve: runs a server in a child of this process, and returns the exit code.
         note_crashes: called with how many servers were killed, and the last signal, where that ends the job.
+        settle: called once, when the first server runs.
     """
-    guardian = _Guardian()
+    guardian = _Guardian(settle)
     deaths: deque[float] = deque(maxlen=MOST_DEATHS)
     number, killed_by = 1, 0
     with guardian.passing_on():
@@ -84,9 +89,14 @@ def guard(serve: Callable[[Life], int], note_crashes: Callable[[int, int], None]
 
 
 class _Guardian:
-    """The present server, the ports, and the signals for it."""
+    """The present server, the ports, and the signals for it.
 
-    def __init__(self) -> None:
+    Args:
+        settle: called when the first server runs.
+    """
+
+    def __init__(self, settle: Callable[[], None]) -> None:
+        self._settle = settle
         self._ports: list[int] = []
         self._server = 0  # its pid; 0 while there is none
         self._asked: dict[int, None] = {}  # the signals for the next server: a job that was asked to stop stays so
@@ -126,6 +136,8 @@ class _Guardian:
             signal.pthread_sigmask(signal.SIG_SETMASK, kept)
         theirs.close()
         with ours:
+            if number == 1:
+                self._settle()
             return self._watch(ours)
 
     def _serve(self, serve: Callable[[Life], int], life: Life, kept: set[int | signal.Signals]) -> NoReturn:

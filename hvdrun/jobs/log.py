@@ -21,6 +21,7 @@ from rendezvous.wire.orders import OutputStream
 
 LOG_BYTES = 16 * 1024 * 1024
 KEPT_LOGS = 8
+OWN_LINE = b"hvdrun: "
 _LINE = re.compile(rb"\S+Z (?P<stream>stdout|stderr) (?P<kind>[FP]) (?P<text>.*)", re.DOTALL)
 _STREAMS = {name.encode(): stream for stream, name in STREAM_NAMES.items()}
 _MODE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -63,6 +64,12 @@ def read_line(line: bytes) -> Piece:
     return Piece(_STREAMS[match["stream"]], match["text"] + end)
 
 
+def is_of_worker(line: bytes) -> bool:
+    """A line of the log that a worker has written, and not hvdrun."""
+    match = _LINE.fullmatch(line.removesuffix(b"\n"))
+    return match is not None and not match["text"].startswith(OWN_LINE)
+
+
 def name_log(folder: Path, number: int) -> Path:
     """The path of a file of the log."""
     return folder / f"log.{number}"
@@ -80,7 +87,7 @@ class LogWriter(Writer):
     """Writes the streams of hvdrun into the files of the log.
 
     Args:
-        folder: of the files; it has none yet.
+        folder: of the files. A new one begins, also where an earlier server of the job has written some.
         descriptors: of hvdrun's streams; they are the file from now on.
         clock: the time.
         most_bytes: of a file.
@@ -102,8 +109,12 @@ class LogWriter(Writer):
         self._clock = clock
         self._most_bytes = most_bytes
         self._kept = kept
-        self._number = 0
+        self._number = max(list_logs(folder), default=0)
         self._begin_file()
+
+    def locate(self) -> tuple[int, int]:
+        """The number of the present file, and how many bytes it has. For the thread that writes."""
+        return self._number, os.fstat(next(iter(self._streams))).st_size
 
     def put(self, descriptor: int, data: bytes) -> bool:
         """See `Writer`."""

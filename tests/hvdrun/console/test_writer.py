@@ -255,3 +255,15 @@ def test_without_anything_to_write_a_descriptor_is_closed_immediately(tmp_path: 
     Writer().release(descriptor, lambda _: None)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
+
+
+def test_a_call_comes_when_all_before_it_is_written(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb", buffering=0) as file:
+        writer = Writer()
+        sizes: list[int] = []
+        for data in (b"one\n", b"two\n"):
+            writer.put(file.fileno(), data)
+            writer.call_when_written(lambda: sizes.append((tmp_path / "log").stat().st_size))
+        assert writer.end(60)
+        writer.call_when_written(lambda: sizes.append(-1))
+    assert sizes == [4, 8, -1]
