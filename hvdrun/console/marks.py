@@ -74,6 +74,10 @@ class RankTable:
         self._read: Generation | None = None
         self._ranks: dict[Worker, int] = {}
 
+    def restore(self, ranks: Mapping[Worker, int]) -> None:
+        """These workers were launched by a former server of the job."""
+        self._ranks.update(ranks)
+
     def note_launch(self, launch: Launch) -> None:
         """This worker is started."""
         self._ranks.setdefault(launch.worker, launch.assignment.rank)

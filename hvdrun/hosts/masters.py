@@ -24,6 +24,10 @@ class Masters:
         self._master: Endpoint | None = None
         self._waiting: dict[Worker, Launch] = {}
 
+    def restore(self, number: int, host: str) -> None:
+        """The round was begun by a former server of the job; the host of its rank 0 names the port again."""
+        self._number, self._host = number, host
+
     def order(self, launch: Launch) -> None:
         """Send an order, now or when the port of its round is known."""
         host, current = launch.worker.slot.host, launch.round

@@ -7,10 +7,11 @@ connectivity check.
 
 import asyncio
 import ipaddress
+import json
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 from hvdrun.errors import HostLostEarlyError, HostLostError, LaunchError
 from hvdrun.hosts.agent_pool import AgentPool
@@ -40,6 +41,35 @@ class Route:
 Answer = Route | LaunchError
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkFacts:
+    """What another server of the job needs of the network.
+
+    routes: of the hosts in use.
+    ports: at which the rendezvous listens, by address.
+    is_inside: all hosts are this machine, on the loopback interface.
+    """
+
+    routes: Mapping[str, Route]
+    ports: Mapping[str, int]
+    is_inside: bool
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        routes = {host: (each.address, each.interface, *astuple(each.server)) for host, each in self.routes.items()}
+        return json.dumps({"routes": routes, "ports": dict(self.ports), "is_inside": self.is_inside}).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Self:
+        """The facts that `encode` has written."""
+        found = json.loads(text)
+        routes = {
+            host: Route(address, interface, Endpoint(server, port))
+            for host, (address, interface, server, port) in found["routes"].items()
+        }
+        return cls(routes, found["ports"], found["is_inside"])
+
+
 class InsideOnlyError(LaunchError):
     """A host cannot join, because only this machine reaches the workers of the job.
 
@@ -62,22 +92,40 @@ class NetworkPlan:
         pool: the agents of the hosts.
         verbose: prints a sentence with -v.
         coming: lists the named hosts for which the lookup, whether they are this machine, is not finished.
+        reserve: the port of the rendezvous at an address where it does not listen yet; 0 for any.
     """
 
     def __init__(
-        self, pool: AgentPool, verbose: Callable[[str], None], *, coming: Callable[[], Collection[str]] = tuple
+        self,
+        pool: AgentPool,
+        verbose: Callable[[str], None],
+        *,
+        coming: Callable[[], Collection[str]] = tuple,
+        reserve: Callable[[str], int] = lambda _: 0,
     ) -> None:
         self._pool = pool
         self._server: Server
         self._verbose = verbose
         self._coming = coming
+        self._reserve = reserve
         self._listeners: dict[str, Endpoint] = {}  # of the rendezvous, by address
-        self._settled: dict[str, str] = {}  # by host in use, the address at which the others reach it
+        self._settled: dict[str, Route] = {}  # of the hosts in use
         self._is_inside = False  # all hosts are this machine, on the loopback interface
 
-    async def open(self, server: "Server") -> None:
-        """Have the rendezvous listen on loopback."""
+    @property
+    def facts(self) -> NetworkFacts:
+        """What another server of the job needs."""
+        ports = {address: endpoint.port for address, endpoint in self._listeners.items()}
+        return NetworkFacts(dict(self._settled), ports, self._is_inside)
+
+    async def open(self, server: "Server", former: NetworkFacts | None = None) -> None:
+        """Have the rendezvous listen on loopback, or, after a former server of the job, wherever that has listened."""
         self._server = server
+        if former is not None:
+            self._settled = dict(former.routes)
+            self._is_inside = former.is_inside
+            for address, port in former.ports.items():
+                await self._listen(address, port)
         await self._listen(LOOPBACK)
 
     def forget(self, host: str) -> None:
@@ -120,7 +168,7 @@ class NetworkPlan:
         from hvdrun.network.errors import ConnectivityTimeoutError  # noqa: PLC0415 - jobs on this machine alone do without it
 
         while waiting:
-            settled = dict(self._settled)
+            settled = {host: route.address for host, route in self._settled.items()}
             try:
                 return await check_connectivity([*settled, *waiting], self._pool.send, self._pool.hear, settled=settled)
             except (ConnectivityTimeoutError, HostLostError, HostLostEarlyError) as error:
@@ -173,8 +221,8 @@ class NetworkPlan:
                 return error
             way = f"at {end}" if address is not None else spec.remote.inner_way
             ways[host] = f"{host}: {chosen.reason}; it reaches the rendezvous {way}"
-            self._settled[host] = chosen.address
-            return Route(chosen.address, chosen.interface, end)
+            self._settled[host] = route = Route(chosen.address, chosen.interface, end)
+            return route
 
         for address in dict.fromkeys(reached.values()):
             if address is not None:
@@ -192,16 +240,17 @@ class NetworkPlan:
             from hvdrun.network.errors import SameMachineError  # noqa: PLC0415 - jobs on this machine alone do without it
 
             return SameMachineError((same, host), LOOPBACK)
-        self._settled[host] = LOOPBACK
-        return Route(LOOPBACK, "", self._listeners[LOOPBACK])
+        self._settled[host] = route = Route(LOOPBACK, "", self._listeners[LOOPBACK])
+        return route
 
     def _find_other_name(self, host: str) -> str | None:
         """A host in use that is the same machine. Several loopback names may stand for several hosts, as in a trial."""
         return next((other for other in self._settled if not (_is_loopback(other) and _is_loopback(host))), None)
 
-    async def _listen(self, address: str) -> Endpoint:
+    async def _listen(self, address: str, port: int = 0) -> Endpoint:
         if address not in self._listeners:
-            self._listeners[address] = endpoint = Endpoint(address, await self._server.open(address))
+            port = await self._server.open(address, port or self._reserve(address))
+            self._listeners[address] = endpoint = Endpoint(address, port)
             self._verbose(f"the rendezvous listens on {endpoint}")
         return self._listeners[address]
 

@@ -110,11 +110,11 @@ class Server:
         self._owner: asyncio.Task[Any] | None = None
         self._owner_was_stopped = False
 
-    async def open(self, address: str) -> int:
-        """Listen on a free port of one more address, and return the port. The first call starts the clock.
+    async def open(self, address: str, port: int = 0) -> int:
+        """Listen on a port of one more address, and return it; 0: a free one. The first call starts the clock.
 
         Raises:
-            ListenError: this machine does not have the address, or gRPC does not start.
+            ListenError: this machine does not have the address, another program has the port, or gRPC does not start.
         """
         credential = self._credential
         credentials = grpc.ssl_server_credentials(
@@ -129,7 +129,7 @@ class Server:
         pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), listener)
 
         try:
-            port = listener.add_secure_port(f"{host}:0", credentials)
+            port = listener.add_secure_port(f"{host}:{port}", credentials)
             await serving.start(listener)
         except (RuntimeError, TimeoutError) as error:
             raise ListenError(address, serving.find_reason(error)) from None

@@ -69,3 +69,14 @@ def test_a_worker_that_starts_alone_waits_for_nothing() -> None:
     masters.order(first)
     masters.order(alone)
     assert sent == [first, alone]
+
+
+def test_another_server_of_the_job_learns_the_port_of_the_round_again() -> None:
+    sent: list[Launch] = []
+    masters, (first, other) = Masters(sent.append), make_launches(3, "a", "b")
+    masters.restore(3, "a")
+    masters.order(other)
+    masters.order(first)
+    assert sent == [first]
+    masters.note_reserved(Reserved(FIRST, 3))
+    assert sent == [first, with_master(other, FIRST)]

@@ -12,7 +12,7 @@ import pytest
 
 from hvdrun.errors import HostLostEarlyError, LaunchError
 from hvdrun.hosts.agent_pool import AgentPool
-from hvdrun.hosts.network_plan import InsideOnlyError, NetworkPlan, Route
+from hvdrun.hosts.network_plan import InsideOnlyError, NetworkFacts, NetworkPlan, Route
 from hvdrun.network.addresses import list_addresses
 from hvdrun.network.connectivity import LAUNCHER
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
@@ -271,3 +271,27 @@ async def test_networks_that_the_user_names_hold_for_newcomers() -> None:
         assert isinstance((await site.extend(spec, "a"))["a"], Route)
         answers = await site.extend(make_spec("a", "b", interfaces=("192.0.2.0/24",)), "b")
         assert isinstance(answers["b"], NoAllowedAddressError)
+
+
+@in_loop
+async def test_another_server_of_the_job_listens_where_the_former_one_did_and_keeps_the_routes() -> None:
+    machines = {"a": Machine("192.0.2.1"), "b": Machine("192.0.2.2")}
+    async with at_site(machines) as site:
+        routes = await site.extend(make_spec("a", "b"), "a", "b")
+        facts = NetworkFacts.decode(site.plan.facts.encode())
+    assert facts == site.plan.facts
+    assert facts.routes == routes
+
+    doors = Doors()
+    plan = NetworkPlan(site.pool, site.said.append, reserve=lambda _: 4711)
+    await plan.open(cast("Server", doors), facts)
+    assert plan.facts == facts
+    assert doors.opened == [*facts.ports]
+
+
+@in_loop
+async def test_a_port_is_reserved_at_each_address() -> None:
+    async with at_site({}) as site:
+        plan = NetworkPlan(site.pool, site.said.append, reserve=lambda _: 4711)
+        await plan.open(cast("Server", Doors()))
+        assert plan.facts == NetworkFacts({}, {"127.0.0.1": 4711}, is_inside=False)
