@@ -23,6 +23,8 @@ class Tier(StrEnum):
 FILES = {
     Tier.PURE: (
         "tests/rendezvous/core/",
+        "tests/rendezvous/journal/test_codec.py",
+        "tests/rendezvous/journal/test_difference.py",
         "tests/rendezvous/test_bootstrap.py",
         "tests/rendezvous/wire/",
         "tests/worker_runtime/coordination/ordering/",

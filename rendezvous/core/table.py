@@ -57,6 +57,21 @@ class Table(Generic[K, V]):
         """
         return type(self)(self._positions, _replace(self._root, self._positions[key], value, self._span), self._span)
 
+    def has_keys_of(self, other: Self) -> bool:
+        """Whether both have the same keys, in the same order."""
+        return self._positions is other._positions or list(self._positions) == list(other._positions)
+
+    def list_changes(self, former: Self) -> list[tuple[K, V]]:
+        """The entries whose value is another object than in a former version, which has the same keys, in their order.
+
+        Copies share what has not changed, so few nodes are visited.
+        """
+        changed = list(_compare(self._root, former._root, self._span, 0))
+        if not changed:
+            return []
+        keys = list(self._positions)
+        return [(keys[position], value) for position, value in changed]
+
     def values(self) -> Iterator[V]:
         """All values, in the order of their keys."""
         level: Iterable[Any] = self._root
@@ -86,3 +101,14 @@ def _replace(node: _Node, position: int, value: object, span: int) -> _Node:
     if span != 1:
         changed = _replace(node[child], rest, value, span // WIDTH)
     return (*node[:child], changed, *node[child + 1 :])
+
+
+def _compare(node: _Node, former: _Node, span: int, first: int) -> Iterator[tuple[int, Any]]:
+    """The positions and values of leaves that are other objects; first: the position of the node's first leaf."""
+    if node is former:
+        return
+    for place, (each, other) in enumerate(zip(node, former, strict=True)):
+        if span > 1:
+            yield from _compare(each, other, span // WIDTH, first + place * span)
+        elif each is not other:
+            yield first + place, each

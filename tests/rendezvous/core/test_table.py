@@ -57,3 +57,19 @@ def test_a_change_copies_one_path_and_shares_the_rest() -> None:
 def test_a_deep_copy_is_equal() -> None:
     table = Table.of((number, [number]) for number in range(100))
     assert copy.deepcopy(table) == table
+
+
+@given(st.integers(1, 2000), st.sets(st.integers(0, 1999), max_size=20))
+def test_the_changes_between_two_versions_are_those_that_were_made(size: int, positions: set[int]) -> None:
+    former = Table.of((f"key {number}", (number,)) for number in range(size))
+    new, wanted = former, sorted({position % size for position in positions})
+    for position in wanted:
+        new = new.replace(f"key {position}", (-position,))
+    assert new.list_changes(former) == [(f"key {position}", (-position,)) for position in wanted]
+
+
+def test_the_order_of_keys_belongs_to_them() -> None:
+    table = Table.of([("a", 1), ("b", 2)])
+    assert table.has_keys_of(table.replace("a", 3))
+    assert table.has_keys_of(Table.of([("a", 4), ("b", 5)]))
+    assert not table.has_keys_of(Table.of([("b", 2), ("a", 1)]))
