@@ -88,6 +88,7 @@ BASES = {
     "TransportError",
     "SshError",
     "RendezvousError",
+    "JournalError",
     "HorovodInternalError",
     "InitializationError",
     "WrongArgumentError",
