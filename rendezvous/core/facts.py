@@ -73,7 +73,7 @@ def record(state: State, event: Event) -> tuple[State, Effects]:  # noqa: C901, 
         case Declared(worker, needs_state):
             return _declare(state, worker, needs_state=needs_state), ()
         case SequencerOpened():
-            return state, _announce(state, event)
+            return _announce(state, event)
         case Exited():
             return _exit(state, event)
         case Lost():
@@ -172,13 +172,13 @@ def _hear(state: State, host: str) -> State:
     return replace(state, unreported=state.unreported - {host}, unanswered=state.unanswered - {host})
 
 
-def _announce(state: State, event: SequencerOpened) -> Effects:
+def _announce(state: State, event: SequencerOpened) -> tuple[State, Effects]:
     generation = state.generation
     if state.phase is not Phase.RUNNING or generation is None or event.generation != generation.number:
-        return ()
+        return state, ()
     if event.host != generation.members[0].slot.host:
         raise IllegalEventError(event, f"rank 0 ({generation.members[0]}) is on another host")
-    return (Announce(event.generation, event.endpoint),)
+    return replace(state, sequencer=event.endpoint), (Announce(event.generation, event.endpoint),)
 
 
 def _declare(state: State, worker: Worker, *, needs_state: bool) -> State:

@@ -106,14 +106,14 @@ def lose_host(state: State, loss: Lost, *, may_explain: bool = True) -> tuple[St
         blacklist = state.blacklist.close_host(host, state.clock, recovery, why)
         state = replace(state, blacklist=blacklist)
 
-    state = state.with_host_ended(host, -SIGKILL).without_host(host)
-    if not (is_failure or is_offered):
-        return state, (Dismiss(host, outcome.reason),)
-    # The restart explains it.
-    if state.restart is not None and state.restart.outcome.host == host:
-        return state, (Dismiss(host, outcome.reason, is_lost=True),)
+    is_lost = is_failure or is_offered
+    state = state.with_host_ended(host, -SIGKILL).dismiss(host, is_lost=is_lost)
+    dismissal = Dismiss(host, state.tenures[host], outcome.reason, is_lost)
+    is_explained = state.restart is not None and state.restart.outcome.host == host
+    if not is_lost or is_explained:
+        return state, (dismissal,)
     state, log = log_loss(state, outcome)
-    return state, (log, Dismiss(host, outcome.reason, is_lost=True))
+    return state, (log, dismissal)
 
 
 def log_loss(state: State, loss: Outcome) -> tuple[State, Log]:

@@ -293,10 +293,11 @@ class OfferResize:
 class Dismiss:
     """Release the agent of this host, which has no workers. A later Launch needs a new agent.
 
-    is_lost: the host was lost: kill what may be left of its agent.
+    tenure: which agent of the host, counted from 1. is_lost: the host was lost: kill what may be left of its agent.
     """
 
     host: str
+    tenure: int
     reason: str
     is_lost: bool = False
 
@@ -353,8 +354,7 @@ class Finish:
 
     sentence: why, without a full stop; "" where nothing is printed, or the returncode of a worker says enough.
     culprit: what the outcome's worker failed because of, as a subject: another rank, or the sequencer; "" for nothing.
-    stopped: the ranks that were stopped because of the outcome.
-    notes: further sentences of the page.
+    stopped: the ranks that were stopped because of the outcome. notes: further sentences of the page.
     """
 
     outcome: Outcome
@@ -392,7 +392,7 @@ def describe(effect: Effect) -> Log | None:
             return Log(f"launch {worker}: {reason}", Level.DEBUG)
         case Terminate(worker, _, reason):
             return Log(f"terminate {worker}: {reason}", Level.DEBUG)
-        case Dismiss(host, reason, is_lost=False):
+        case Dismiss(host, _, reason, is_lost=False):
             return Log(f"the agent on {host} is released: {reason}", Level.DEBUG)
         case Notify(_, reason):
             return Log(reason)

@@ -204,6 +204,7 @@ def _clear(state: State) -> State:
         short_since=_keep_shortage(state),
         generation=None,
         decision=RecoveryDecision(Action.BEGIN),
+        sequencer=None,
         failures=0,
         crash_loop=CrashLoop(),
         resets=0,

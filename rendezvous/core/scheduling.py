@@ -252,8 +252,8 @@ def dismiss_idle(state: State) -> tuple[State, Effects]:
     effects: list[Effect] = []
     for host in tuple(state.hosts):
         if host not in state.slots and all(record.state is WorkerState.ENDED for record in state.on(host)):
-            state = state.without_host(host)
-            effects.append(Dismiss(host, _explain_absence(state, host)))
+            state = state.dismiss(host, is_lost=False)
+            effects.append(Dismiss(host, state.tenures[host], _explain_absence(state, host)))
     return state, tuple(effects)
 
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from rendezvous.core.failures import Blacklist, CrashLoop
 from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerRecord, WorkerState, check_transition
-from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
+from rendezvous.core.model import Endpoint, Generation, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Blame, Cause, Outcome
 from rendezvous.core.reports import Action, RecoveryDecision
 from rendezvous.core.table import Table
@@ -81,9 +81,11 @@ class State:
     hosts: the hosts in use, each with all slots that have ever had a worker.
     workers: one record for each slot that has ever had a worker, in that order, also on hosts no longer in use.
     last_heard: by host in use, when its agent last reported or was configured; None before that.
+    tenures: by host, also one that is gone, how many of its agents were dismissed; a former one may connect again.
+    left: by host, which of these agents, counted from 1, had no workers, and may end in peace.
     counts: how many workers are in each state, so that a join needs no scan.
     generation: the newest one of this round. published: the number of the last one, which only grows.
-    decision: the decision with which it began.
+    decision: the decision with which it began. sequencer: where its sequencer listens; None as long as nobody has said.
     failures: how many workers and hosts have failed. first_failure: the first since the newest generation.
     waiting_since: since when a worker has been WAITING; None if none is.
     refusal: why no further generation follows; set when the first worker exits with 0. Then no worker is WAITING.
@@ -127,9 +129,12 @@ class State:
     hosts: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
     workers: Table[Slot, WorkerRecord] = Table.of(())  # noqa: RUF009 - an immutable value may be shared
     last_heard: Table[str, float | None] = Table.of(())  # noqa: RUF009 - an immutable value may be shared
+    tenures: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     counts: Mapping[WorkerState, int] = field(default_factory=dict)
     generation: Generation | None = None
     decision: RecoveryDecision = RecoveryDecision(Action.BEGIN)  # noqa: RUF009 - an immutable value may be shared
+    sequencer: Endpoint | None = None
     failures: int = 0
     first_failure: Outcome | None = None
     waiting_since: float | None = None
@@ -244,9 +249,7 @@ class State:
     @property
     def least_size(self) -> int:
         """How many workers a generation needs; after a stop notice for the job one is enough to save the state."""
-        if self.stops_at is None:
-            return self.policy.min_size
-        return 1
+        return self.policy.min_size if self.stops_at is None else 1
 
     def offers(self, slot: Slot) -> bool:
         """The slot is one of them."""
@@ -350,9 +353,7 @@ class State:
             counts[record.state] += 1
             workers = workers.replace(slot, record)
 
-        since = self.waiting_since
-        if since is None:
-            since = self.now
+        since = self.now if self.waiting_since is None else self.waiting_since
         return replace(
             self,
             workers=workers,
@@ -367,10 +368,9 @@ class State:
         new = {record.worker.slot: record for record in listed if record.worker.slot not in self.workers}
         used = dict.fromkeys((*self.hosts, *(record.worker.slot.host for record in listed)))
         counts = Counter(self.counts) + Counter(record.state for record in new.values())
+        workers = self.workers
         if new:
             workers = Table.of((*self.workers.items(), *new.items()))
-        else:
-            workers = self.workers
         former = [record for record in listed if record.worker.slot not in new]
         return replace(self, workers=workers, counts=dict(counts)).with_records(former).with_hosts(used)
 
@@ -382,9 +382,12 @@ class State:
             if record.state is not WorkerState.ENDED
         )
 
-    def without_host(self, host: str) -> Self:
+    def dismiss(self, host: str, *, is_lost: bool) -> Self:
         """The state in which this host is not in use; its records stay, to recognise late calls of its workers."""
-        return self.with_hosts(other for other in self.hosts if other != host)
+        ended = self.tenures.get(host, 0) + 1
+        left = self.left if is_lost else {**self.left, host: (*self.left.get(host, ()), ended)}
+        state = replace(self, tenures={**self.tenures, host: ended}, left=left)
+        return state.with_hosts(other for other in self.hosts if other != host)
 
     def with_hosts(self, used: Iterable[str]) -> Self:
         """The state in which these hosts are in use."""

@@ -11,7 +11,7 @@ has a time limit. It costs one connection, and nothing is printed.
 import asyncio
 import contextlib
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Self
@@ -100,7 +100,7 @@ class Server:
         self._credential = credential
         self._topics = Topics()
         self._last_reports: dict[str, int] = {}
-        self._agents: Counter[str] = Counter()  # by host, how many agents have been dismissed
+        self._tenures: dict[str, int] = {}  # by host, how many of its agents have been dismissed
         self._left: set[bytes] = set()  # those of them whose host was not lost: they may end in peace
         self._effects: deque[Effect] = deque()
         self._is_performing = False
@@ -193,7 +193,7 @@ class Server:
 
         An agent that was cut off and replaced may reconnect: it is refused, and kills its workers.
         """
-        return self._agents[host] + 1
+        return self._tenures.get(host, 0) + 1
 
     def has_left(self, identities: Iterable[bytes]) -> bool:
         """The job has left the host whose agent has these identities.
@@ -257,8 +257,8 @@ class Server:
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Dismiss):
             if not effect.is_lost:
-                self._left.add(agent_identity(effect.host, self.number_agent(effect.host)).encode())
-            self._agents[effect.host] += 1
+                self._left.add(agent_identity(effect.host, effect.tenure).encode())
+            self._tenures[effect.host] = max(self._tenures.get(effect.host, 0), effect.tenure)
             self._last_reports.pop(effect.host, None)  # the next one numbers its reports from 1
             self._topics.forget(effect.host)
         if not self._topics.publish(effect):

@@ -211,8 +211,8 @@ def test_hosts_that_the_reset_limit_leaves_as_they_are_are_reported_once(paper: 
     [
         (Launch(WORKER, Assignment(0, 1, 0, 1, 0, 1), "placed"), ["launch b:0: placed"]),
         (Terminate(WORKER, 5.0, "it is late"), ["terminate b:0: it is late"]),
-        (Dismiss("b", "host b is no longer listed"), ["the agent on b is released: host b is no longer listed"]),
-        (Dismiss("b", "host b was lost: gone", is_lost=True), []),
+        (Dismiss("b", 1, "host b is no longer listed"), ["the agent on b is released: host b is no longer listed"]),
+        (Dismiss("b", 1, "host b was lost: gone", is_lost=True), []),
         (Finish(succeed()), []),
     ],
     ids=["launch", "terminate", "dismiss", "dismiss as lost", "finish"],

@@ -93,7 +93,7 @@ async def test_a_lost_host_may_get_another_agent_with_an_identity_of_its_own(spe
 async def test_the_agent_of_a_dismissed_host_is_released(spec: JobSpec) -> None:
     async with opened(spec) as office:
         await office.bring_in("localhost")
-        office.hosts.dismiss(Dismiss("localhost", "it got a stop notice"))
+        office.hosts.dismiss(Dismiss("localhost", 1, "it got a stop notice"))
         assert office.pool.hosts == ()
         assert isinstance(office.agents["localhost"][0].orders[-1], Release)
         assert not office.agents["localhost"][0].is_abandoned
@@ -102,9 +102,9 @@ async def test_the_agent_of_a_dismissed_host_is_released(spec: JobSpec) -> None:
 @in_loop
 async def test_the_agent_of_a_lost_host_is_killed(spec: JobSpec) -> None:
     async with opened(spec) as office:
-        office.hosts.dismiss(Dismiss("localhost", "it was lost", is_lost=True))  # the host has no agent yet
+        office.hosts.dismiss(Dismiss("localhost", 1, "it was lost", is_lost=True))  # the host has no agent yet
         await office.bring_in("localhost")
-        office.hosts.dismiss(Dismiss("localhost", "it was lost", is_lost=True))
+        office.hosts.dismiss(Dismiss("localhost", 1, "it was lost", is_lost=True))
         assert office.pool.hosts == ()
         await office.until(lambda: office.agents["localhost"][0].is_abandoned)
         assert office.events == [HostsChanged(spec.workers.hosts)]
@@ -345,7 +345,7 @@ async def test_a_dismissed_host_is_not_brought_in_and_may_be_wanted_again() -> N
     async with opened(make_elastic(), A, B) as office:
         office.hosts.want(A)
         office.hosts.want(B)
-        office.hosts.dismiss(Dismiss(A, "it was lost", is_lost=True))
+        office.hosts.dismiss(Dismiss(A, 1, "it was lost", is_lost=True))
         office.let_start(B)
         await office.until(lambda: office.begun == [B])
         office.hosts.want(A)

@@ -203,7 +203,7 @@ def show_effect(
             return f"refuse {worker}{' leaves' if leaves else ''}  ({reason})"
         case Depart(generation, worker, rank):
             return f"depart {worker} rank={rank} generation={generation}"
-        case Dismiss(host, reason, is_lost):
+        case Dismiss(host, _, reason, is_lost):
             return f"dismiss {host}{' as lost' if is_lost else ''}  ({reason})"
         case Notify(host, reason):
             return f"notify {host or 'all'}  ({reason})"

@@ -365,7 +365,7 @@ async def test_an_agent_that_was_replaced_is_refused_and_its_successor_is_accept
         async with aclosing(former.watch()) as notices:
             await anext(notices)
             stage.server.submit(Lost("b", "its agent was silent"))
-            dismissal = Dismiss("b", "host b was lost: its agent was silent", is_lost=True)
+            dismissal = Dismiss("b", 1, "host b was lost: its agent was silent", is_lost=True)
             launches = [effect.worker for effect in stage.effects if isinstance(effect, Launch)]
             assert dismissal in stage.effects
             assert launches[-2:] == [Worker(B0.slot, 2), Worker(B1.slot, 2)]
@@ -383,6 +383,14 @@ async def test_an_agent_that_was_replaced_is_refused_and_its_successor_is_accept
 
 
 @in_clean_loop
+async def test_a_dismissal_that_is_performed_twice_counts_once() -> None:
+    async with open_stage(policy=LASTING) as stage:
+        for _ in range(2):
+            stage.server._perform(Dismiss("b", 1, "host b is no longer listed"))
+        assert stage.server.number_agent("b") == 2
+
+
+@in_clean_loop
 async def test_an_agent_whose_host_the_job_leaves_is_answered_until_it_ends() -> None:
     """The output of its workers may still be read, for as long as the reader likes."""
     async with open_stage(policy=LASTING) as stage, stage.agent("b") as b:
@@ -390,7 +398,7 @@ async def test_an_agent_whose_host_the_job_leaves_is_answered_until_it_ends() ->
         async with aclosing(b.watch()) as notices:
             stage.server.submit(HostsChanged((Host("a", 2),)))
             await b.report(7, [], [Exited(B0, -15), Exited(B1, -15)], LIMIT_SECONDS)
-            assert Dismiss("b", "host b is no longer listed") in stage.effects
+            assert Dismiss("b", 1, "host b is no longer listed") in stage.effects
             watching = asyncio.ensure_future(exhaust(notices))
             state = stage.server.state
             await b.report(8, [B0], [], LIMIT_SECONDS, is_noticed=True)

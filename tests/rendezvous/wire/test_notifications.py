@@ -140,7 +140,7 @@ def test_a_refusal_goes_to_one_host() -> None:
 
 
 def test_effects_about_processes_are_not_published() -> None:
-    assert not Topics().publish(Dismiss("a", "it is idle"))
+    assert not Topics().publish(Dismiss("a", 1, "it is idle"))
 
 
 def test_a_forgotten_host_ends_its_subscriptions_and_its_next_agent_gets_no_old_notification() -> None:
