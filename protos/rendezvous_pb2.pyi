@@ -7,7 +7,8 @@ Three conversations use these messages.
   1. worker -> its agent, gRPC on a Unix socket; the agent relays to the server over mutual TLS (service Rendezvous).
   2. agent -> server, gRPC over mutual TLS (the same service).
   3. launcher -> agent orders on the agent's standard input, and agent -> launcher workers' output on its standard
-     output: length-delimited messages (Order, AgentMessage).
+     output: length-delimited messages (Order, AgentMessage). In a job that outlives its launcher they travel by
+     conversation 2 once that is open (Obey, Deliver).
 
 What to do follows from state, not from the order of arrival: every message may be repeated without harm.
 
@@ -638,6 +639,80 @@ class OutcomeHead(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OutcomeHead: _TypeAlias = OutcomeHead  # noqa: Y015
+
+@_typing.final
+class ObeyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ObeyRequest: _TypeAlias = ObeyRequest  # noqa: Y015
+
+@_typing.final
+class Delivery(_message.Message):
+    """Messages with consecutive numbers. An agent numbers all its messages from 1, and leaves out those that it had to drop."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    IS_LAST_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    first: _builtins.int
+    """the number of the first"""
+    is_last: _builtins.bool
+    """the agent has nothing more to say, and ends"""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """each an AgentMessage"""
+
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        first: _builtins.int = ...,
+        messages: _abc.Iterable[_builtins.bytes] | None = ...,
+        is_last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "host", b"host", "is_last", b"is_last", "messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Delivery: _TypeAlias = Delivery  # noqa: Y015
+
+@_typing.final
+class Shown(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """all messages up to this one have been shown; 0: none"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Shown: _TypeAlias = Shown  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):
@@ -1470,6 +1545,7 @@ class Begin(_message.Message):
     GRACE_SECONDS_FIELD_NUMBER: _builtins.int
     OUTLIVES_LOSSES_FIELD_NUMBER: _builtins.int
     LOOKS_FOR_WORLD_FIELD_NUMBER: _builtins.int
+    SERVER_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's identity: random, not secret"""
     host: _builtins.str
@@ -1494,6 +1570,8 @@ class Begin(_message.Message):
     """the job may continue after the loss of a worker"""
     looks_for_world: _builtins.bool
     """report when rank 0 listens at the port of its round"""
+    server_timeout_seconds: _builtins.float
+    """how long a job that outlives its launcher may be without it; none: it"""
     @_builtins.property
     def credential(self) -> Global___Credential: ...
     @_builtins.property
@@ -1524,12 +1602,15 @@ class Begin(_message.Message):
         grace_seconds: _builtins.float = ...,
         outlives_losses: _builtins.bool = ...,
         looks_for_world: _builtins.bool = ...,
+        server_timeout_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential", "workers", b"workers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_server_timeout_seconds", b"_server_timeout_seconds", "credential", b"credential", "server_timeout_seconds", b"server_timeout_seconds", "workers", b"workers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "command", b"command", "credential", b"credential", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "launcher_timeout_seconds", b"launcher_timeout_seconds", "lease_seconds", b"lease_seconds", "looks_for_world", b"looks_for_world", "outlives_losses", b"outlives_losses", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_server_timeout_seconds", b"_server_timeout_seconds", "address", b"address", "command", b"command", "credential", b"credential", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "launcher_timeout_seconds", b"launcher_timeout_seconds", "lease_seconds", b"lease_seconds", "looks_for_world", b"looks_for_world", "outlives_losses", b"outlives_losses", "server", b"server", "server_timeout_seconds", b"server_timeout_seconds", "start_timeout_seconds", b"start_timeout_seconds", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__server_timeout_seconds: _TypeAlias = _typing.Literal["server_timeout_seconds"]  # noqa: Y015
+    _WhichOneofArgType__server_timeout_seconds: _TypeAlias = _typing.Literal["_server_timeout_seconds", b"_server_timeout_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__server_timeout_seconds) -> _WhichOneofReturnType__server_timeout_seconds | None: ...
 
 Global___Begin: _TypeAlias = Begin  # noqa: Y015
 

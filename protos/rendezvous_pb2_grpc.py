@@ -74,6 +74,16 @@ class RendezvousStub(object):
                 request_serializer=protos_dot_rendezvous__pb2.OutcomePart.SerializeToString,
                 response_deserializer=protos_dot_rendezvous__pb2.Ack.FromString,
                 _registered_method=True)
+        self.Obey = channel.unary_stream(
+                '/hvdrun.rendezvous.v1.Rendezvous/Obey',
+                request_serializer=protos_dot_rendezvous__pb2.ObeyRequest.SerializeToString,
+                response_deserializer=protos_dot_rendezvous__pb2.Order.FromString,
+                _registered_method=True)
+        self.Deliver = channel.unary_unary(
+                '/hvdrun.rendezvous.v1.Rendezvous/Deliver',
+                request_serializer=protos_dot_rendezvous__pb2.Delivery.SerializeToString,
+                response_deserializer=protos_dot_rendezvous__pb2.Shown.FromString,
+                _registered_method=True)
 
 
 class RendezvousServicer(object):
@@ -138,6 +148,21 @@ class RendezvousServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Obey(self, request, context):
+        """The launcher's orders to one agent of a job that outlives its launcher: first those that hold now, then each new
+        one. A newer call of the same agent ends an older one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Deliver(self, request, context):
+        """Messages of such an agent. The answer says up to which number they have been shown, which may be less than all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RendezvousServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -180,6 +205,16 @@ def add_RendezvousServicer_to_server(servicer, server):
                     servicer.DeliverOutcome,
                     request_deserializer=protos_dot_rendezvous__pb2.OutcomePart.FromString,
                     response_serializer=protos_dot_rendezvous__pb2.Ack.SerializeToString,
+            ),
+            'Obey': grpc.unary_stream_rpc_method_handler(
+                    servicer.Obey,
+                    request_deserializer=protos_dot_rendezvous__pb2.ObeyRequest.FromString,
+                    response_serializer=protos_dot_rendezvous__pb2.Order.SerializeToString,
+            ),
+            'Deliver': grpc.unary_unary_rpc_method_handler(
+                    servicer.Deliver,
+                    request_deserializer=protos_dot_rendezvous__pb2.Delivery.FromString,
+                    response_serializer=protos_dot_rendezvous__pb2.Shown.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -398,6 +433,60 @@ class Rendezvous(object):
             '/hvdrun.rendezvous.v1.Rendezvous/DeliverOutcome',
             protos_dot_rendezvous__pb2.OutcomePart.SerializeToString,
             protos_dot_rendezvous__pb2.Ack.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Obey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hvdrun.rendezvous.v1.Rendezvous/Obey',
+            protos_dot_rendezvous__pb2.ObeyRequest.SerializeToString,
+            protos_dot_rendezvous__pb2.Order.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Deliver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hvdrun.rendezvous.v1.Rendezvous/Deliver',
+            protos_dot_rendezvous__pb2.Delivery.SerializeToString,
+            protos_dot_rendezvous__pb2.Shown.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,7 +7,8 @@ Three conversations use these messages.
   1. worker -> its agent, gRPC on a Unix socket; the agent relays to the server over mutual TLS (service Rendezvous).
   2. agent -> server, gRPC over mutual TLS (the same service).
   3. launcher -> agent orders on the agent's standard input, and agent -> launcher workers' output on its standard
-     output: length-delimited messages (Order, AgentMessage).
+     output: length-delimited messages (Order, AgentMessage). In a job that outlives its launcher they travel by
+     conversation 2 once that is open (Obey, Deliver).
 
 What to do follows from state, not from the order of arrival: every message may be repeated without harm.
 
@@ -66,6 +67,12 @@ class RendezvousStub:
     """
     DeliverOutcome: _grpc.StreamUnaryMultiCallable[_rendezvous_pb2.OutcomePart, _rendezvous_pb2.Ack]
     """The outcome of a function on this worker; one that was delivered before is ignored."""
+    Obey: _grpc.UnaryStreamMultiCallable[_rendezvous_pb2.ObeyRequest, _rendezvous_pb2.Order]
+    """The launcher's orders to one agent of a job that outlives its launcher: first those that hold now, then each new
+    one. A newer call of the same agent ends an older one.
+    """
+    Deliver: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.Delivery, _rendezvous_pb2.Shown]
+    """Messages of such an agent. The answer says up to which number they have been shown, which may be less than all."""
 
 @_typing.type_check_only
 class RendezvousAsyncStub(RendezvousStub):
@@ -92,6 +99,12 @@ class RendezvousAsyncStub(RendezvousStub):
     """
     DeliverOutcome: _aio.StreamUnaryMultiCallable[_rendezvous_pb2.OutcomePart, _rendezvous_pb2.Ack]  # type: ignore[assignment]
     """The outcome of a function on this worker; one that was delivered before is ignored."""
+    Obey: _aio.UnaryStreamMultiCallable[_rendezvous_pb2.ObeyRequest, _rendezvous_pb2.Order]  # type: ignore[assignment]
+    """The launcher's orders to one agent of a job that outlives its launcher: first those that hold now, then each new
+    one. A newer call of the same agent ends an older one.
+    """
+    Deliver: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.Delivery, _rendezvous_pb2.Shown]  # type: ignore[assignment]
+    """Messages of such an agent. The answer says up to which number they have been shown, which may be less than all."""
 
 class RendezvousServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -163,5 +176,23 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.Ack, _abc.Awaitable[_rendezvous_pb2.Ack]]:
         """The outcome of a function on this worker; one that was delivered before is ignored."""
+
+    @_abc_1.abstractmethod
+    def Obey(
+        self,
+        request: _rendezvous_pb2.ObeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_rendezvous_pb2.Order], _abc.AsyncIterator[_rendezvous_pb2.Order]]:
+        """The launcher's orders to one agent of a job that outlives its launcher: first those that hold now, then each new
+        one. A newer call of the same agent ends an older one.
+        """
+
+    @_abc_1.abstractmethod
+    def Deliver(
+        self,
+        request: _rendezvous_pb2.Delivery,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rendezvous_pb2.Shown, _abc.Awaitable[_rendezvous_pb2.Shown]]:
+        """Messages of such an agent. The answer says up to which number they have been shown, which may be less than all."""
 
 def add_RendezvousServicer_to_server(servicer: RendezvousServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,19 +5,24 @@ before the lease runs out.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, may_be_retried, raise_final
+from rendezvous.client.terms import Terms
 from rendezvous.core.messages import Exited, SequencerOpened
 from rendezvous.core.model import DEFAULT_LEASE_SECONDS, Endpoint, Worker
 from rendezvous.errors import UnreachableError
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Notification
-from rendezvous.wire.orders import SERVER_NAME, Credential
+from rendezvous.wire.orders import SERVER_NAME, Credential, Order
+
+T = TypeVar("T")
 
 _SILENCE_SHARE = 0.2  # of a lease: when a silent connection is pinged, and how long the answer may take
 _LEAST_SILENCE_SECONDS = 1.0  # at least, since a busy peer may take as long
@@ -33,12 +38,19 @@ class AgentClient:
         host: the agent's host, by its name in the job.
         credential: the agent's certificate and key.
         lease_seconds: how long a host may be silent.
+        is_patient: the job outlives its server, which may be started again.
 
     stub: the service, for calls of workers that the agent forwards as they are.
     """
 
     def __init__(
-        self, server: str, host: str, credential: Credential, lease_seconds: float = DEFAULT_LEASE_SECONDS
+        self,
+        server: str,
+        host: str,
+        credential: Credential,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        *,
+        is_patient: bool = False,
     ) -> None:
         self._server = server
         self._host = host
@@ -46,6 +58,7 @@ class AgentClient:
         options = (*OPTIONS, *_liveness(lease_seconds), ("grpc.ssl_target_name_override", SERVER_NAME))
         self._channel = grpc.aio.secure_channel(server, credentials, options=options)
         self.stub = pb_grpc.RendezvousStub(self._channel)
+        self._terms = Terms(is_patient=is_patient)
         self._joining: list[pb.Joined] = []  # joins that have not been sent
         self._sending = asyncio.Lock()
 
@@ -83,7 +96,7 @@ class AgentClient:
             sequencer_end=sequencer_end,
         )
         try:
-            await self.stub.Report(report, timeout=limit_seconds)
+            await self._terms.answer(self.stub.Report(report, timeout=limit_seconds))
         except grpc.aio.AioRpcError as error:
             raise_final(error, self._server)
             raise UnreachableError("the rendezvous server", self._server, str(error.details())) from None
@@ -107,14 +120,18 @@ class AgentClient:
     async def _send_joins(self, joined: pb.Joined) -> None:
         sent = tuple(self._joining)
         try:
-            await self.stub.Join(pb.JoinRequest(joined=sent), timeout=CALL_SECONDS)
+            await self._terms.answer(self.stub.Join(pb.JoinRequest(joined=sent), timeout=CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             if len(sent) == 1 or may_be_retried(error):
                 raise
             # The refusal may be due to another worker's join.
-            await self.stub.Join(pb.JoinRequest(joined=[joined]), timeout=CALL_SECONDS)
+            await self._terms.answer(self.stub.Join(pb.JoinRequest(joined=[joined]), timeout=CALL_SECONDS))
         else:
             self._joining = [each for each in self._joining if not any(each is one for one in sent)]
+
+    async def declare(self, declared: pb.Declared) -> pb.Ack:
+        """Forward a worker's declaration."""
+        return await self._terms.answer(self.stub.Declare(declared, timeout=CALL_SECONDS))
 
     async def open_sequencer(self, generation: int, endpoint: Endpoint) -> None:
         """Report where the generation's sequencer listens; retries through broken connections until cancelled.
@@ -125,7 +142,7 @@ class AgentClient:
         request = codec.encode(SequencerOpened(self._host, generation, endpoint))
         while True:
             try:
-                await self.stub.OpenSequencer(request, timeout=CALL_SECONDS)
+                await self._terms.answer(self.stub.OpenSequencer(request, timeout=CALL_SECONDS))
             except grpc.aio.AioRpcError as error:
                 raise_final(error, self._server)
             else:
@@ -134,12 +151,60 @@ class AgentClient:
 
     async def watch(self) -> AsyncGenerator[Notification, None]:
         """The notifications of the server for this host; retries through broken connections until cancelled."""
+        stream = self._follow(lambda: self.stub.Watch(pb.WatchRequest(host=self._host)))
+        async with aclosing(stream) as messages:
+            async for message in messages:
+                yield codec.decode_notification(message)
+
+    async def obey(self, note_open: Callable[[], None] = lambda: None) -> AsyncGenerator[Order, None]:
+        """The launcher's orders to this agent; retries through broken connections until cancelled.
+
+        note_open: is called each time when the launcher has answered, before its orders.
+
+        Raises:
+            CallRefusedError: another agent has replaced this one.
+        """
+        stream = self._follow(lambda: self.stub.Obey(pb.ObeyRequest(host=self._host)), note_open)
+        async with aclosing(stream) as messages:
+            async for message in messages:
+                yield codec.read_order(message)
+
+    async def deliver(self, first: int, messages: Sequence[bytes], *, is_last: bool = False) -> int:
+        """Deliver messages once; returns the number up to which all have been shown.
+
+        first: the number of the first.
+        is_last: this agent has nothing more to say.
+
+        Raises:
+            UnreachableError: no answer came.
+            CallRefusedError: another agent has replaced this one.
+        """
+        delivery = pb.Delivery(host=self._host, first=first, messages=messages, is_last=is_last)
+        try:
+            shown: pb.Shown = await self._terms.answer(self.stub.Deliver(delivery, timeout=CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            raise_final(error, self._server)
+            raise UnreachableError("the rendezvous server", self._server, str(error.details())) from None
+        return int(shown.number)
+
+    async def _follow(
+        self, call: "Callable[[], grpc.aio.UnaryStreamCall[Any, T]]", note_open: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[T, None]:
+        """The messages of a stream, which is opened again and again; those of a former server are dropped."""
         while True:
+            stream = call()
             try:
-                async for message in self.stub.Watch(pb.WatchRequest(host=self._host)):
-                    yield codec.decode_notification(message)
+                term = self._terms.note(await stream.initial_metadata())
+                if term:
+                    note_open()
+                async for message in stream:
+                    if term < self._terms.latest:
+                        break
+                    yield message
             except grpc.aio.AioRpcError as error:
-                raise_final(error, self._server)
+                raise_final(self._terms.judge(error), self._server)
+            finally:
+                stream.cancel()
             await asyncio.sleep(RETRY_SECONDS)
 
     async def close(self) -> None:

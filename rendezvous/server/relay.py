@@ -19,7 +19,6 @@ import grpc
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client import AgentClient, name_socket
-from rendezvous.client.calls import CALL_SECONDS
 from rendezvous.core.messages import Announce, Refuse
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import Blame
@@ -143,7 +142,7 @@ class Relay(pb_grpc.RendezvousServicer):
 
     async def Declare(self, request: pb.Declared, context: serving.Context) -> pb.Ack:
         async with serving.answer_errors(context, self._fail):
-            return await self._client.stub.Declare(request, timeout=CALL_SECONDS)
+            return await self._client.declare(request)
 
     async def Fail(self, request: pb.FailRequest, context: serving.Context) -> pb.Ack:
         async with serving.answer_errors(context, self._fail):
@@ -167,6 +166,14 @@ class Relay(pb_grpc.RendezvousServicer):
 
     async def OpenSequencer(self, request: pb.SequencerOpened, context: serving.Context) -> pb.Ack:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent opens a sequencer, at the server")
+
+    async def Obey(self, request: pb.ObeyRequest, context: serving.Context) -> AsyncIterator[pb.Order]:
+        for _ in ():
+            yield pb.Order()  # which makes this a stream
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent asks for orders, at the server")
+
+    async def Deliver(self, request: pb.Delivery, context: serving.Context) -> pb.Shown:
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent delivers messages, to the server")
 
     async def FetchTask(self, request: pb.FetchTaskRequest, context: serving.Context) -> AsyncIterator[pb.TaskPart]:
         async with serving.answer_errors(context, self._fail):

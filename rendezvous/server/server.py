@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -45,10 +45,11 @@ from rendezvous.core.model import Policy
 from rendezvous.core.outcome import SIGNALS
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError, WireError
+from rendezvous.server.agent_streams import AgentStream, AgentStreams
 from rendezvous.server.file_limit import count_connections
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Topic, Topics
-from rendezvous.wire.orders import Credential, agent_identity
+from rendezvous.wire.orders import TERM, Credential, agent_identity
 from rendezvous.wire.tasks import OutcomeHead, TaskDispatcher
 
 TICK_SECONDS = 0.25
@@ -83,6 +84,10 @@ class Server:
         credential: the server's certificate and key.
         tasks: the functions that the workers run; None for a job that runs a program.
         note_step: is told of each event, with the state that it has led to, and the effects, which are performed later.
+        term: which start of the job's server this is, from 1; agents that know a later one refuse its answers.
+        shown: the numbers of the agents' last messages that were shown in former terms, by the agents' identities.
+
+    streams: to the agents that outlive their launcher.
     """
 
     def __init__(
@@ -92,8 +97,13 @@ class Server:
         credential: Credential,
         tasks: TaskDispatcher | None = None,
         note_step: Callable[[Event, State, Effects], None] | None = None,
+        *,
+        term: int = 1,
+        shown: Mapping[str, int] | None = None,
     ) -> None:
         self.tasks = tasks
+        self.streams = AgentStreams(shown)
+        self.metadata = ((TERM, str(term)),)  # of each answer
         self.state: State = membership.begin(policy)
         self._carry_out = carry_out
         self._note_step = note_step
@@ -202,6 +212,15 @@ class Server:
         """
         return not self._left.isdisjoint(identities)
 
+    def stream(self, host: str, identities: Iterable[bytes] = ()) -> AgentStream:
+        """The stream of the host's agent.
+
+        identities: of a caller; a former agent has its own stream, if the job has left its host.
+        """
+        for identity in self._left.intersection(identities):
+            return self.streams.of(identity.decode())
+        return self.streams.of(agent_identity(host, self.number_agent(host)))
+
     def receive(self, report: pb.AgentReport) -> None:
         """Submit what an agent reports: its signal, which explains the exits, these, then the heartbeat.
 
@@ -285,6 +304,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         self._server = server
 
     async def Join(self, request: pb.JoinRequest, context: serving.Context) -> pb.Ack:
+        await self._tell_term(context)
         for host in {joined.worker.host for joined in request.joined}:
             await self._authorize(context, host)
         async with serving.answer_errors(context, self._server.fail):
@@ -295,6 +315,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         return pb.Ack()
 
     async def OpenSequencer(self, request: pb.SequencerOpened, context: serving.Context) -> pb.Ack:
+        await self._tell_term(context)
         if self._has_left(context):
             return pb.Ack()
         await self._authorize(context, request.host)
@@ -303,6 +324,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         return pb.Ack()
 
     async def Declare(self, request: pb.Declared, context: serving.Context) -> pb.Ack:
+        await self._tell_term(context)
         await self._authorize(context, request.worker.host)
         async with serving.answer_errors(context, self._server.fail):
             self._server.submit(codec.decode(Declared, request))
@@ -312,6 +334,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a worker reports its failure to its agent")
 
     async def Report(self, request: pb.AgentReport, context: serving.Context) -> pb.Ack:
+        await self._tell_term(context)
         if self._has_left(context):
             return pb.Ack()
         await self._authorize(context, request.host)
@@ -320,6 +343,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         return pb.Ack()
 
     async def Watch(self, request: pb.WatchRequest, context: serving.Context) -> AsyncIterator[pb.Notification]:
+        await self._tell_term(context)
         if self._has_left(context):
             await asyncio.Event().wait()  # until the agent ends the call, or the server closes
         await self._authorize(context, request.host)
@@ -329,6 +353,20 @@ class _Servicer(pb_grpc.RendezvousServicer):
         ):
             async for notification in notifications:
                 yield codec.encode_notification(notification)
+
+    async def Obey(self, request: pb.ObeyRequest, context: serving.Context) -> AsyncIterator[pb.Order]:
+        await self._tell_term(context)
+        stream = await self._find_stream(context, request.host)
+        async with contextlib.aclosing(stream.orders()) as orders:
+            async for order in orders:
+                yield codec.make_order(order)
+
+    async def Deliver(self, request: pb.Delivery, context: serving.Context) -> pb.Shown:
+        await self._tell_term(context)
+        stream = await self._find_stream(context, request.host)
+        async with serving.answer_errors(context, self._server.fail):
+            shown = await stream.receive(request.first, request.messages, is_last=request.is_last)
+        return pb.Shown(number=shown)
 
     async def FetchTask(self, request: pb.FetchTaskRequest, context: serving.Context) -> AsyncIterator[pb.TaskPart]:
         await self._authorize(context, request.worker.host)
@@ -352,6 +390,14 @@ class _Servicer(pb_grpc.RendezvousServicer):
         if self._server.tasks is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this job runs a program, and has no tasks")
         return self._server.tasks
+
+    async def _tell_term(self, context: serving.Context) -> None:
+        await context.send_initial_metadata(self._server.metadata)
+
+    async def _find_stream(self, context: serving.Context, host: str) -> AgentStream:
+        if not self._has_left(context):
+            await self._authorize(context, host)
+        return self._server.stream(host, _read_identities(context))
 
     def _has_left(self, context: serving.Context) -> bool:
         return self._server.has_left(_read_identities(context))

@@ -96,7 +96,7 @@ def decode_notification(message: pb.Notification) -> Notification:
 
 def encode_order(order: Order) -> bytes:
     """One framed order."""
-    return frame(_find_union(pb.Order, Order).encode(order).SerializeToString())
+    return frame(make_order(order).SerializeToString())
 
 
 def decode_order(data: bytes) -> Order:
@@ -104,9 +104,24 @@ def decode_order(data: bytes) -> Order:
     return cast("Order", _parse(_find_union(pb.Order, Order), data))
 
 
+def make_order(order: Order) -> pb.Order:
+    """The message that holds an order."""
+    return cast("pb.Order", _find_union(pb.Order, Order).encode(order))
+
+
+def read_order(message: pb.Order) -> Order:
+    """The order in a message."""
+    return cast("Order", _find_union(pb.Order, Order).decode(message))
+
+
 def encode_agent_message(message: AgentMessage) -> bytes:
     """One framed message of an agent to its launcher."""
-    return frame(_find_union(pb.AgentMessage, AgentMessage).encode(message).SerializeToString())
+    return frame(pack_agent_message(message))
+
+
+def pack_agent_message(message: AgentMessage) -> bytes:
+    """The bytes of a message of an agent to its launcher, without a frame."""
+    return bytes(_find_union(pb.AgentMessage, AgentMessage).encode(message).SerializeToString())
 
 
 def decode_agent_message(data: bytes) -> AgentMessage:

@@ -1,7 +1,8 @@
 """The messages between launcher and agent: the handshake of an agent that joins, orders to it, messages from it.
 
 An agent reads orders from its standard input and writes messages to its standard output; an agent that joins uses its
-connection. The orders `Launch` and `Terminate` are effects of the core.
+connection. In a job that outlives its launcher both travel by calls of the rendezvous once it is reached. The orders
+`Launch` and `Terminate` are effects of the core.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from rendezvous.wire.accounts import AccountsReported
 from rendezvous.wire.hangs import AskStacks, GiveUp, Stacks, WaitsReported
 
 SERVER_NAME = "rendezvous.hvdrun"
+TERM = "hvdrun-term"  # in the initial metadata of each answer of the server: which start of the server this is
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Begin:
     grace_seconds: how long a worker that has failed may take to exit.
     outlives_losses: the job may continue after the loss of a worker, in place or with all started again.
     looks_for_world: report when rank 0 listens at the port of its round: the job depends on what its workers are.
+    server_timeout_seconds: the job outlives its launcher, and may be without it for so long; None: it ends with it.
     """
 
     job: Filled[str]
@@ -127,6 +130,7 @@ class Begin:
     grace_seconds: float = 5.0
     outlives_losses: bool = False
     looks_for_world: bool = False
+    server_timeout_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

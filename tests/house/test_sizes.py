@@ -15,6 +15,7 @@ LONG_FILES = {
     "rendezvous/core/losses.py",
     "rendezvous/core/rules.py",
     "hvdrun/job.py",
+    "rendezvous/server/server.py",
     "tests/hvdrun/hosts/test_hosts.py",
     "tests/rendezvous/server/test_server.py",
     "tests/worker_runtime/elastic/test_elastic.py",

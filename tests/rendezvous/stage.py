@@ -147,11 +147,17 @@ class Stage:
 
     @asynccontextmanager
     async def agent(
-        self, host: str, *, address: str = "", credential: Credential | None = None, **options: float
+        self,
+        host: str,
+        *,
+        address: str = "",
+        credential: Credential | None = None,
+        is_patient: bool = False,
+        **options: float,
     ) -> AsyncIterator[AgentClient]:
         """The client of a host's agent, or of one that shows another credential."""
         credential = credential or self.authority.issue_agent(host, self.server.number_agent(host))
-        client = AgentClient(address or self.address, host, credential, **options)
+        client = AgentClient(address or self.address, host, credential, is_patient=is_patient, **options)
         try:
             yield client
         finally:

@@ -1,6 +1,7 @@
 """How an agent passes on that its workers join."""
 
 import asyncio
+from collections.abc import Coroutine, Generator
 from typing import Any, NoReturn
 
 import grpc
@@ -23,14 +24,31 @@ class Stub:
         self.may_answer = asyncio.Event()
         self._refused = refused
 
-    async def Join(self, request: pb.JoinRequest, *, timeout: float) -> pb.Ack:  # noqa: ASYNC109, D102, N802 - a method of gRPC's stub
+    def Join(self, request: pb.JoinRequest, *, timeout: float) -> "Answer":  # noqa: D102, N802 - a method of gRPC's stub
         assert timeout > 0
+        return Answer(self._join(request))
+
+    async def _join(self, request: pb.JoinRequest) -> pb.Ack:
         slots = [joined.worker.slot for joined in request.joined]
         self.calls.append(slots)
         await self.may_answer.wait()
         if self._refused in slots:
             _refuse()
         return pb.Ack()
+
+
+class Answer:
+    """A call."""
+
+    def __init__(self, answer: Coroutine[Any, Any, pb.Ack]) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, Any, pb.Ack]:
+        return self._answer.__await__()
+
+    async def initial_metadata(self) -> grpc.aio.Metadata:
+        """What a server sends first."""
+        return grpc.aio.Metadata()
 
 
 def _refuse() -> NoReturn:

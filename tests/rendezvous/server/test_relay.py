@@ -167,6 +167,10 @@ async def test_a_relay_refuses_the_calls_of_agents(path: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError, match="only an agent reports") as refused:
             await stub.Report(pb.AgentReport(host="a", number=1), timeout=LIMIT_SECONDS)
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(grpc.aio.AioRpcError, match="only an agent delivers"):
+            await stub.Deliver(pb.Delivery(host="a"), timeout=LIMIT_SECONDS)
+        with pytest.raises(grpc.aio.AioRpcError, match="only an agent asks for orders"):
+            await stub.Obey(pb.ObeyRequest(host="a"), timeout=LIMIT_SECONDS).read()
         with pytest.raises(grpc.aio.AioRpcError, match="a worker without host or incarnation") as malformed:
             await stub.Watch(pb.WatchRequest(host="a"), timeout=LIMIT_SECONDS).read()
         assert malformed.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -134,6 +134,7 @@ begins = st.builds(
     address=texts,
     workers=st.builds(WorkerOptions, names, st.none() | numbers, st.booleans()),
     interface=words,
+    server_timeout_seconds=st.none() | seconds,
 )
 orders: st.SearchStrategy[Order] = st.one_of(
     begins,
