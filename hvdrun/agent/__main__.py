@@ -23,6 +23,7 @@ def main() -> int:
     keep_notice()
     prefer_own_packages()
     from hvdrun.agent.agent import Ending, serve_pipes  # noqa: PLC0415 - prefer_own_packages() has to be first
+    from hvdrun.agent.launcher_timeout import ServerTimeoutError  # noqa: PLC0415 - prefer_own_packages() has to be first
     from hvdrun.errors import HvdrunError  # noqa: PLC0415 - prefer_own_packages() has to be first
     from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - prefer_own_packages() has to be first
     from rendezvous.errors import RendezvousError  # noqa: PLC0415 - prefer_own_packages() has to be first
@@ -34,8 +35,11 @@ def main() -> int:
     output = os.dup(1)
     os.dup2(2, 1)
     os.set_inheritable(output, False)  # noqa: FBT003 - os.set_inheritable's signature
+    failed = 1
     try:
         ending = str(asyncio.run(serve_pipes(0, output)))
+    except ServerTimeoutError as error:
+        ending, failed = str(error), error.exit_code
     except (RendezvousError, HvdrunError) as error:
         ending = str(error)
     except Exception as error:  # noqa: BLE001 - the launcher prints the sentence, and with -v the traceback
@@ -44,7 +48,7 @@ def main() -> int:
         return 0
     with suppress(OSError):  # the launcher, which reads and prints this, may be gone
         sys.stderr.write(ending + "\n")
-    return 1
+    return failed
 
 
 if __name__ == "__main__":

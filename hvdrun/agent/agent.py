@@ -5,6 +5,9 @@ end of the orders without a Release means that the launcher is gone: the agent k
 the same when the server has acknowledged no report for so long that its machine may be gone (see `LauncherTimeout`).
 The server counts this host as lost much earlier, after the lease, and reports that as soon as it is reached again.
 
+In a job that outlives its launcher the end of the orders ends nothing. Once the server is reached, orders come by it,
+too, and messages go to it, and wait where it is away (see `LauncherLink`). Only a long silence ends the workers.
+
 Before the job begins, the agent says hello, and takes part in the connectivity check of the hosts where the launcher
 asks it to. Later it does so whenever another host joins. Other hosts may take long to start: the agent waits as long as
 the launcher sends Wait.
@@ -32,17 +35,19 @@ from hvdrun.agent.backend_check import CheckedSpawner
 from hvdrun.agent.error_file import take_message
 from hvdrun.agent.examiner import Examiner
 from hvdrun.agent.fork_spawner import ForkSpawner
-from hvdrun.agent.launcher_timeout import LauncherTimeout, LauncherTimeoutError
+from hvdrun.agent.launcher_link import LauncherLink
+from hvdrun.agent.launcher_timeout import LauncherTimeout, ServerTimeout, ServerTimeoutError
 from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.agent.resource_limits import find_missing_cpus
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import MasterPorts, WorkerEnvironment
+from hvdrun.agent.spool import Spool
 from hvdrun.agent.stack_reader import StackReader
 from hvdrun.agent.stopped_detector import Owner, StoppedDetector
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
 from hvdrun.errors import AgentResourceError, HvdrunError
-from hvdrun.processes.background import cancel_and_wait
+from hvdrun.processes.background import cancel_and_wait, start_task
 from hvdrun.processes.child import Children
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.processes import name_agent_origin
@@ -81,6 +86,7 @@ from rendezvous.wire.orders import (
 
 _CHUNK_BYTES = 64 * 1024
 _LOOKS_PER_LEASE = 6
+_RELEASED_SECONDS = 60.0  # for a launcher that was started again to take the last output
 _FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.1, 2.0
 
 
@@ -97,29 +103,59 @@ class OrderReader:
 
     Args:
         reader: the agent's standard input, or the connection of an agent that has joined by itself.
+        note_end: is called at the end of the orders of a launcher that the job outlives.
 
     exit_code: of an agent that has joined by itself, once it was released, or a signal has ended it.
     is_signalled: the agent was asked to end by a signal, also if its launcher has released it then.
     """
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
+    def __init__(self, reader: asyncio.StreamReader, note_end: Callable[[], None] = lambda: None) -> None:
         self.exit_code = 0
         self.is_signalled = False
+        self._note_end = note_end
+        self._lasting: asyncio.Queue[Order] | None = None  # of all launchers
+        self._reading: asyncio.Task[None] | None = None
         self._reader = reader
         self._frames = codec.FrameReader()
         self._pending: list[Order] = []
 
     async def next(self) -> Order | None:
         """The next order; None at their end."""
+        if self._lasting is not None:
+            order: Order | None = await self._lasting.get()
+        else:
+            order = await self._read()
+        if isinstance(order, Release):
+            self.exit_code = order.exit_code
+        return order
+
+    def outlast(self) -> None:
+        """From now on the orders have no end, and come from `put`, too."""
+        self._lasting = asyncio.Queue()
+        self._reading = start_task(self._read_to_end(), "read the launcher's orders")
+
+    def put(self, order: Order) -> None:
+        """Add an order that has come in another way."""
+        if self._lasting is not None:
+            self._lasting.put_nowait(order)
+
+    async def close(self) -> None:
+        """Read no more, after `outlast`."""
+        await cancel_and_wait(filter(None, [self._reading]))
+
+    async def _read(self) -> Order | None:
         while not self._pending:
             chunk = await self._reader.read(_CHUNK_BYTES)
             if not chunk:
                 return None
             self._pending += [codec.decode_order(data) for data in self._frames.feed(chunk)]
-        order = self._pending.pop(0)
-        if isinstance(order, Release):
-            self.exit_code = order.exit_code
-        return order
+        return self._pending.pop(0)
+
+    async def _read_to_end(self) -> None:
+        with contextlib.suppress(OSError):  # the connection was cut
+            while (order := await self._read()) is not None:
+                self.put(order)
+        self._note_end()
 
     async def skip(self) -> None:
         """Read orders to their end, and drop them."""
@@ -168,7 +204,11 @@ class Agent:
         spawner = ForkSpawner(begin, environment, remark, alert)
 
         self._input = InputFeed(lambda: self._output.tell(Taken()))
-        self._launcher_timeout = LauncherTimeout(begin.launcher_timeout_seconds)
+        self._reserved: Reserved | None = None  # what the launcher was told last
+        self._is_lasting = begin.server_timeout_seconds is not None
+        if self._is_lasting:
+            output.keep(Spool(folder))
+        self._launcher_timeout = self._make_timeout(begin)
         self._watch = Watch(
             begin.job,
             begin.host,
@@ -208,7 +248,9 @@ class Agent:
 
     async def _serve(self, orders: OrderReader) -> Ending:
         self._watch.open()
-        attending = asyncio.create_task(self._attend(), name="attend to the workers")
+        if self._is_lasting:
+            orders.outlast()
+        attending = asyncio.create_task(self._attend(orders), name="attend to the workers")
         parts: set[asyncio.Task[Any]] = {
             attending,
             asyncio.create_task(self._obey(orders), name="obey the launcher"),
@@ -223,13 +265,20 @@ class Agent:
             endings: list[Ending] = [part.result() for part in done]  # raises an error of any of them
             ending = endings[0]
             if ending is Ending.RELEASED:
+                if self._is_lasting:
+                    self._launcher_timeout.shorten(_RELEASED_SECONDS)
                 await wait_while_launcher_lives(orders, attending, self._watch.await_failed())
                 await self._sequencing.close()
                 await self._watch.close()
                 await wait_while_launcher_lives(orders, attending, self._output.drain())
+        except ServerTimeoutError:
+            self._watch.note_signal(signal.SIGTERM)
+            await self._watch.await_ended()
+            raise
         finally:
             # Before the workers are killed: the agent must not report these ends as failures of the workers.
             await cancel_and_wait(parts)
+            await orders.close()
             await self._probe_responder.close()
             await self._stack_reader.close()
             await self._sequencing.close()
@@ -294,8 +343,7 @@ class Agent:
                 case Input(data):
                     self._input.write(data)
                 case Stop():
-                    name_stop_file(self._socket).touch()
-                    self._sequencing.stop()
+                    self._stop_workers()
                 case PassOn(number):
                     self._watch.pass_on(number)
                 case Hold(held):
@@ -317,12 +365,28 @@ class Agent:
                     # These belong before the start.
                     pass
 
+    def _make_timeout(self, begin: Begin) -> LauncherTimeout:
+        if begin.server_timeout_seconds is None:
+            return LauncherTimeout(begin.launcher_timeout_seconds)
+        return ServerTimeout(begin.server_timeout_seconds, self._stop_workers)
+
+    def _stop_workers(self) -> None:
+        """Tell the workers that a stop notice has come."""
+        name_stop_file(self._socket).touch()
+        self._sequencing.stop()
+
+    def _greet(self) -> None:
+        """Tell a launcher what a former one may have been told: it may have ended since."""
+        if self._reserved is not None:
+            self._output.tell(self._reserved)
+
     def _complete(self, launch: Launch) -> Launch:
         """With the port that is reserved for rank 0 of its round, if that is on this host; the launcher learns it."""
         if launch.round is None or launch.round.master is not None:
             return launch
         master = self._master_ports.reserve(launch.round.number)
-        self._output.tell(Reserved(master, launch.round.number))
+        self._reserved = Reserved(master, launch.round.number)
+        self._output.tell(self._reserved)
         return replace(launch, round=replace(launch.round, master=master))
 
     def _finds_world(self) -> bool:
@@ -339,23 +403,26 @@ class Agent:
         await asyncio.Event().wait()
         raise AssertionError("nothing sets it")
 
-    async def _attend(self) -> NoReturn:
+    async def _attend(self, orders: OrderReader) -> NoReturn:
         """Serve the workers' calls, and report to the server.
 
         Raises:
-            LauncherTimeoutError: no report was acknowledged for too long.
+            LauncherTimeoutError, ServerTimeoutError: no report was acknowledged for too long.
         """
         # Until the first worker was launched; that order may never come.
         while not self._watch.changed.is_set():
             if not self._launcher_timeout.look():
-                raise LauncherTimeoutError(self._launcher_timeout.seconds, None)
+                raise self._launcher_timeout.make_error(None)
             with contextlib.suppress(TimeoutError):  # then look at the clock again
                 async with asyncio.timeout(self._begin.lease_seconds / _LOOKS_PER_LEASE):
                     await self._watch.changed.wait()
         await asyncio.to_thread(importlib.import_module, "hvdrun.agent.session")
         from hvdrun.agent.session import attend  # noqa: PLC0415 - gRPC's import would delay the workers
 
-        await attend(self._begin, self._socket, self._watch, self._launcher_timeout, self._sequencing)
+        link = None
+        if self._is_lasting:
+            link = LauncherLink(self._output, orders.put, self._greet)
+        await attend(self._begin, self._socket, self._watch, self._launcher_timeout, self._sequencing, link=link)
         raise AssertionError("attend() ends by raising")
 
     def _warn(self, text: str) -> None:
@@ -400,7 +467,15 @@ async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     output = OutputForwarder()
     await output.open(output_descriptor)
-    return await serve(OrderReader(reader), output)
+    return await serve(OrderReader(reader, fall_silent), output)
+
+
+def fall_silent() -> None:
+    """Write nothing more to a launcher that is gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 async def serve(

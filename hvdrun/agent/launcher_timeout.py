@@ -18,8 +18,10 @@ from collections.abc import Callable
 
 from hvdrun.errors import HvdrunError
 from hvdrun.processes.stopped import SuspensionClock
+from rendezvous.core.outcome import TEMPORARY_FAILURE
 
 _SECOND_CHANCE_SHARE = 0.4
+SAVE_SECONDS = 60.0  # for workers that were told to stop to save
 
 
 class LauncherTimeoutError(HvdrunError):
@@ -33,6 +35,20 @@ class LauncherTimeoutError(HvdrunError):
         why = "" if cause is None else f": {cause}"
         super().__init__(f"no report was acknowledged for {seconds:g} s (--launcher-timeout){why}")
         self.cause = cause
+
+
+class ServerTimeoutError(HvdrunError):
+    """The agent ends, since the launcher of a job that outlives it did not come back.
+
+    Cause: hvdrun, or its machine, is gone, and nobody has started it again.
+    Remedy: Start the job again, from its checkpoint. Raise `--server-timeout` where it may take longer.
+    """
+
+    exit_code = TEMPORARY_FAILURE
+
+    def __init__(self, seconds: float, cause: Exception | None) -> None:
+        why = "" if cause is None else f": {cause}"
+        super().__init__(f"hvdrun did not answer for {seconds:g} s (--server-timeout){why}")
 
 
 class LauncherTimeout:
@@ -71,7 +87,58 @@ class LauncherTimeout:
         self._clock.look()
         self._ends = self._clock.now + self.seconds
 
+    def shorten(self, seconds: float) -> None:
+        """Wait no longer than this from now on."""
+        self.seconds = min(self.seconds, seconds)
+        self.restart()
+
+    def make_error(self, cause: Exception | None) -> HvdrunError:
+        """What ends the agent when the limit has expired."""
+        return LauncherTimeoutError(self.seconds, cause)
+
+    def note_running(self, *, is_running: bool) -> None:
+        """Whether workers run."""
+
     def hold(self, *, held: bool) -> None:
         """Hold the limit while the user suspends the launcher; then begin anew."""
         self._is_held = held
         self.restart()
+
+
+class ServerTimeout(LauncherTimeout):
+    """The limit in a job that outlives its launcher: before it ends the workers, they are told to stop, and may save.
+
+    When all workers have ended by themselves, it begins anew: the launcher has to learn how.
+
+    Args:
+        seconds: how long the launcher may be away.
+        notice: tells the workers to stop.
+        clock: monotonic, in seconds.
+    """
+
+    def __init__(self, seconds: float, notice: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(seconds, clock)
+        self._notice = notice
+        self._is_running = False
+        self._has_noticed = False
+
+    def look(self) -> bool:
+        """See `LauncherTimeout`."""
+        if super().look():
+            return True
+        if self._has_noticed or not self._is_running:
+            return False
+        self._has_noticed = True
+        self._notice()
+        self._ends = self._clock.now + SAVE_SECONDS
+        return True
+
+    def make_error(self, cause: Exception | None) -> HvdrunError:
+        """See `LauncherTimeout`."""
+        return ServerTimeoutError(self.seconds, cause)
+
+    def note_running(self, *, is_running: bool) -> None:
+        """See `LauncherTimeout`."""
+        if self._is_running and not is_running:
+            self.restart()
+        self._is_running = is_running

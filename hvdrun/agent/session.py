@@ -7,7 +7,8 @@ from pathlib import Path
 import rendezvous.server.serving  # noqa: F401 - imported before gRPC, whose log it turns off
 
 # isort: split
-from hvdrun.agent.launcher_timeout import LauncherTimeout, LauncherTimeoutError
+from hvdrun.agent.launcher_link import LauncherLink
+from hvdrun.agent.launcher_timeout import LauncherTimeout
 from hvdrun.agent.watch import Watch
 from hvdrun.errors import AgentResourceError
 from hvdrun.processes.background import cancel_and_wait
@@ -24,17 +25,25 @@ MAX_ERROR_CHARACTERS = 1_000_000  # in a report, whose size is limited
 
 
 async def attend(
-    begin: Begin, socket: Path, watch: Watch, launcher_timeout: LauncherTimeout, sequencing: SequencerProvider
+    begin: Begin,
+    socket: Path,
+    watch: Watch,
+    launcher_timeout: LauncherTimeout,
+    sequencing: SequencerProvider,
+    *,
+    link: LauncherLink | None = None,
 ) -> None:
     """Serve calls and report, until cancelled.
 
+    link: takes orders and delivers messages, in a job that outlives its launcher.
+
     Raises:
-        LauncherTimeoutError: no report has been acknowledged for too long.
+        LauncherTimeoutError, ServerTimeoutError: no report has been acknowledged for too long.
         CallRefusedError, WireError: the server and this agent disagree about the protocol.
         AgentResourceError: the socket cannot be created.
         ListenError: gRPC cannot listen on it.
     """
-    client = AgentClient(begin.server, begin.host, begin.credential, begin.lease_seconds)
+    client = AgentClient(begin.server, begin.host, begin.credential, begin.lease_seconds, is_patient=link is not None)
     relay = Relay(begin.host, client, sequencing, watch.note_failure, watch.note_outcome, fail=watch.fail)
     parts: set[asyncio.Task[None]] = set()
 
@@ -48,6 +57,9 @@ async def attend(
             asyncio.create_task(relay.follow_server(), name="follow the server"),
             asyncio.create_task(report, name="report to the server"),
         }
+        if link is not None:
+            parts.add(asyncio.create_task(link.obey(client), name="obey the launcher's stream"))
+            parts.add(asyncio.create_task(link.deliver(client), name="deliver messages to the launcher"))
         done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         for part in done:
             part.result()
@@ -66,6 +78,7 @@ async def _report(client: AgentClient, watch: Watch, launcher_timeout: LauncherT
         number += 1
         ends = choose_ends(watch.ended())
         running = watch.running()
+        launcher_timeout.note_running(is_running=bool(running))
 
         try:
             limit_seconds = min(pause_seconds, launcher_timeout.left_seconds)
@@ -95,7 +108,7 @@ async def _report(client: AgentClient, watch: Watch, launcher_timeout: LauncherT
             async with asyncio.timeout(pause_seconds):  # wait_for would swallow a cancellation that comes with a change
                 await watch.changed.wait()
 
-    raise LauncherTimeoutError(launcher_timeout.seconds, failure)
+    raise launcher_timeout.make_error(failure)
 
 
 def choose_ends(ends: tuple[Exited, ...]) -> tuple[Exited, ...]:

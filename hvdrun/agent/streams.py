@@ -3,6 +3,9 @@
 Output is forwarded as it comes. When the launcher does not read (its reader may be `less`), the agent stops reading
 from the workers, and they block in their writes, as in any pipe. Reports and orders use other channels and continue.
 
+In a job that outlives its launcher the output waits for the launcher in a `Spool`, and no worker ever blocks. Lines are
+kept whole where they come soon, so that a launcher that ends has no half line that it has acknowledged.
+
 The launcher sends the next piece of input when the agent reports that the worker has taken the last one. So a worker
 that does not read blocks only the user who types.
 """
@@ -11,17 +14,31 @@ import asyncio
 import os
 from collections.abc import Callable
 
+from hvdrun.agent.spool import Spool
 from rendezvous.core.model import Worker
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Output, OutputStream, Written
 
 _CHUNK_BYTES = 64 * 1024
+_HALF_LINE_SECONDS = 0.5  # for which the beginning of a line waits for its end
 
 
 class OutputForwarder(asyncio.Protocol):
-    """Reads the output of all workers, and writes it in frames to one transport."""
+    """Reads the output of all workers, and writes it in frames to one transport, or keeps it.
+
+    spool: where messages wait for a launcher that may be away; None in a job that ends with its launcher.
+    spooled: is set when there is something to deliver, or to end.
+    delivered: is set when everything has been delivered, after `is_ending`.
+    """
 
     def __init__(self) -> None:
+        self.spool: Spool | None = None
+        self.spooled = asyncio.Event()
+        self.delivered = asyncio.Event()
+        self.is_ending = False
+        self._is_streamed = False
+        self._halves: dict[int, bytes] = {}  # by descriptor, the beginning of a line
+        self._timers: dict[int, asyncio.TimerHandle] = {}
         self._sources: dict[int, tuple[Worker, OutputStream]] = {}
         self._transport: asyncio.WriteTransport | None = None
         self._flowing = asyncio.Event()
@@ -41,8 +58,20 @@ class OutputForwarder(asyncio.Protocol):
 
     def tell(self, message: AgentMessage) -> None:
         """Send a message of the agent."""
-        if self._transport is not None:
+        is_kept = self._is_streamed or self._transport is None or isinstance(message, Output)
+        if self.spool is not None and is_kept:
+            self.spool.add(codec.pack_agent_message(message))
+            self.spooled.set()
+        elif self._transport is not None:
             self._transport.write(codec.encode_agent_message(message))
+
+    def keep(self, spool: Spool) -> None:
+        """Keep what comes from now on, until it is taken from the spool; not what the agent says before `stream`."""
+        self.spool = spool
+
+    def stream(self) -> None:
+        """The launcher takes all messages from the spool from now on."""
+        self._is_streamed = True
 
     def add(self, worker: Worker, stream: OutputStream, descriptor: int) -> None:
         """Read this descriptor to its end, and close it."""
@@ -57,6 +86,7 @@ class OutputForwarder(asyncio.Protocol):
         for descriptor in [descriptor for descriptor, (owner, _) in self._sources.items() if owner == worker]:
             while self._read(descriptor):
                 pass
+            self._send_half(descriptor)
         self.tell(Written(worker, number))
 
     async def drain(self) -> None:
@@ -65,6 +95,12 @@ class OutputForwarder(asyncio.Protocol):
         There is no limit: the launcher may pause as long as it lives.
         """
         await self._drained.wait()
+        if self.spool:
+            self._is_streamed = True
+        if self._is_streamed:
+            self.is_ending = True
+            self.spooled.set()
+            await self.delivered.wait()
         transport = self._transport  # None once the launcher has gone
         if transport is not None and not transport.is_closing():
             await self._flowing.wait()
@@ -101,12 +137,39 @@ class OutputForwarder(asyncio.Protocol):
             return False
         if not data:
             self._finish(descriptor)
+        elif self.spool is not None:
+            self._keep_lines(descriptor, data)
         elif self._transport is not None:
-            worker, stream = self._sources[descriptor]
-            self.tell(Output(worker, stream, data))
+            self._send(descriptor, data)
         return bool(data)
 
+    def _send(self, descriptor: int, data: bytes) -> None:
+        worker, stream = self._sources[descriptor]
+        self.tell(Output(worker, stream, data))
+
+    def _keep_lines(self, descriptor: int, data: bytes) -> None:
+        """Keep the lines that are whole now; the beginning of another one waits for a moment."""
+        if self._halves.get(descriptor):
+            data = self._halves.pop(descriptor) + data
+        end = data.rfind(b"\n") + 1
+        if len(data) - end >= _CHUNK_BYTES:
+            end = len(data)
+        if end:
+            self._send(descriptor, data[:end])
+        if end < len(data):
+            self._halves[descriptor] = data[end:]
+            if descriptor not in self._timers:
+                loop = asyncio.get_running_loop()
+                self._timers[descriptor] = loop.call_later(_HALF_LINE_SECONDS, self._send_half, descriptor)
+
+    def _send_half(self, descriptor: int) -> None:
+        if (timer := self._timers.pop(descriptor, None)) is not None:
+            timer.cancel()
+        if data := self._halves.pop(descriptor, b""):
+            self._send(descriptor, data)
+
     def _finish(self, descriptor: int) -> None:
+        self._send_half(descriptor)
         asyncio.get_running_loop().remove_reader(descriptor)
         del self._sources[descriptor]
         os.close(descriptor)

@@ -61,6 +61,10 @@ class AgentConfig:
         if spec.is_remote(host):
             launcher_timeout_seconds = spec.limits.effective_launcher_timeout_seconds
 
+        server_timeout_seconds = None
+        if spec.display.detach:
+            server_timeout_seconds = spec.limits.effective_server_timeout_seconds
+
         return Begin(
             job=job,
             host=host,
@@ -78,6 +82,7 @@ class AgentConfig:
             inherits=spec.is_remote(host),
             grace_seconds=spec.limits.grace_seconds,
             outlives_losses=spec.is_elastic,
+            server_timeout_seconds=server_timeout_seconds,
             looks_for_world=spec.limits.elasticity is not None and spec.limits.elasticity.restarts.needs_world,
         )
 

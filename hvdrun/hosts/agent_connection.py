@@ -32,6 +32,7 @@ class AgentConnection:
         tasks: receive the messages.
         show: takes the host and each message, and blocks the host while the reader of the output is behind.
         lose: takes how the agent has stopped, if that was before it was released.
+        has_begun: a former launcher has sent the agent its configuration.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class AgentConnection:
         tasks: BackgroundTasks,
         show: Callable[[str, AgentMessage], Awaitable[None]],
         lose: Callable[["AgentConnection", str], None],
+        *,
+        has_begun: bool = False,
     ) -> None:
         self.host = host
         self.pieces = 0  # messages, so far
@@ -50,7 +53,8 @@ class AgentConnection:
         self._tasks = tasks
         self._show = show
         self._lose = lose
-        self._early: list[Launch | Terminate] | None = []  # None once the agent has its configuration
+        # None once the agent has its configuration.
+        self._early: list[Launch | Terminate] | None = None if has_begun else []
         self._answers: asyncio.Queue[AgentMessage | str] = asyncio.Queue()
         self._opening: asyncio.Task[None] | None = None
         self._abandoning: asyncio.Task[None] | None = None

@@ -63,6 +63,13 @@ class AgentPool:
         """Add the agent of a host that has none; `open` starts it."""
         self._connections[host] = AgentConnection(host, transport, self._tasks, self._show, self._note_end)
 
+    async def adopt(self, host: str, transport: Transport) -> None:
+        """Go on with the agent that a former launcher has started and configured."""
+        self._connections[host] = AgentConnection(
+            host, transport, self._tasks, self._show, self._note_end, has_begun=True
+        )
+        await self._connections[host].open()
+
     async def open(self, host: str) -> None:
         """Start an agent, and receive its messages from then on.
 

@@ -26,6 +26,7 @@ from hvdrun.errors import (
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.hello import check_version
+from hvdrun.hosts.lasting_transport import LastingTransport
 from hvdrun.hosts.network_plan import NetworkPlan, Route
 from hvdrun.hosts.sources import choose_source
 from hvdrun.processes.background import BackgroundTasks
@@ -79,6 +80,7 @@ class Hosts:
         self._config: AgentConfig
         self._plan = NetworkPlan(pool, console.verbose, coming=lambda: self._source.coming)
 
+        self._lasting: dict[str, LastingTransport] = {}  # to agents that outlive this launcher
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._ready: set[str] = set()
         self._failures: dict[str, LaunchError] = {}
@@ -124,8 +126,19 @@ class Hosts:
         """A worker is launched there: start an agent, unless the host has one."""
         if host in self._pool.hosts:
             return
-        self._pool.add(host, self._reach(host, self._spec))
+        transport = self._reach(host, self._spec)
+        if isinstance(transport, LastingTransport):
+            self._lasting[host] = transport
+        self._pool.add(host, transport)
         self._opening[host] = self._tasks.create_task(self._open(host), name="start an agent")
+
+    async def adopt(self, host: str) -> None:
+        """Go on with a host whose agent a former launcher has started; after `serve`."""
+        server, _ = await self._serving
+        transport = self._lasting[host] = LastingTransport(host, None)
+        transport.attach(server.stream(host))
+        self._begun += 1
+        await self._pool.adopt(host, transport)
 
     def lose(self, host: str, how: str) -> None:
         """The agent of this host has stopped."""
@@ -236,6 +249,8 @@ class Hosts:
         self._patience_seconds = GATHER_SECONDS
         self._bugs.pop(host, None)
         number = self._server.number_agent(host)
+        if host in self._lasting:
+            self._lasting[host].attach(self._server.stream(host))
         self._pool.begin(host, self._config.write(host, route, number))
         if self._spec.is_remote(host):
             self._server.submit(Begun(host))
@@ -268,6 +283,7 @@ class Hosts:
             self._pool.abandon(host)
 
     def _cancel(self, host: str) -> None:
+        self._lasting.pop(host, None)
         opening = self._opening.pop(host, None)
         if opening is not None and opening is not asyncio.current_task():
             opening.cancel()

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hvdrun.hosts.lasting_transport import LastingTransport
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.child import LocalTransport
 from hvdrun.transport.start import make_agent
@@ -35,6 +36,12 @@ class Transports:
 
     def make(self, host: str, spec: JobSpec) -> Transport:
         """The transport to a host; it is not open."""
+        first = self._make_first(host, spec)
+        if spec.display.detach:
+            return LastingTransport(host, first, proves_end=isinstance(first, LocalTransport))
+        return first
+
+    def _make_first(self, host: str, spec: JobSpec) -> Transport:
         if self._roster is not None:
             from hvdrun.joining.roster import JoinedTransport  # noqa: PLC0415 - other jobs have no such agents
 

@@ -86,7 +86,7 @@ class LauncherLostError(HvdrunError):
 
     Cause: `kill -9`, the kernel for want of memory, a logout where logind kills a user's processes, or a restart of the
         machine.
-    Remedy: `hvdrun logs JOB` has the output until then. The agents have ended the workers.
+    Remedy: `hvdrun logs JOB` has the output until then. The workers go on for `--server-timeout` at most.
 
     Args:
         job: its name.
@@ -97,7 +97,8 @@ class LauncherLostError(HvdrunError):
 
     def __init__(self, job: str, how: str) -> None:
         super().__init__(
-            f"the launcher of the job {job} {how}: its exit code is not known. Its agents have ended the workers; "
+            f"the launcher of the job {job} {how}: its exit code is not known. What still runs of it ends "
+            "after --server-timeout; "
             f"hvdrun logs {job} has the output until then."
         )
 

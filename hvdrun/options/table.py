@@ -40,6 +40,7 @@ from hvdrun.shim.path import ShimMode
 from hvdrun.spec.limits import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_LAUNCHER_TIMEOUT_SECONDS,
+    DEFAULT_SERVER_TIMEOUT_SECONDS,
     DEFAULT_START_TIMEOUT_SECONDS,
     RESTART_LEASE_SECONDS,
 )
@@ -458,6 +459,14 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "they are ended. At least the lease.",
             TIME,
             default=f"{DEFAULT_LAUNCHER_TIMEOUT_SECONDS:g}s",
+        ),
+        Option(
+            "--server-timeout",
+            "server_timeout_seconds",
+            "How long the workers of a job of --detach continue without contact to hvdrun, which may have been killed. "
+            "Then they get a stop notice, and a minute to save, and are ended. At least the lease.",
+            TIME,
+            default=f"{DEFAULT_SERVER_TIMEOUT_SECONDS:g}s",
         ),
     ),
     "Options of mpirun without an effect": (

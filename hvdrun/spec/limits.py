@@ -10,6 +10,7 @@ DEFAULT_START_TIMEOUT_SECONDS = 120.0
 LEAST_LEASE_SECONDS = 0.5  # two ticks of the rendezvous
 RESTART_LEASE_SECONDS = 10.0  # of a job that restarts: a false loss costs what was trained since its last checkpoint
 DEFAULT_LAUNCHER_TIMEOUT_SECONDS = 60.0  # a stopped or suspended launcher may continue
+DEFAULT_SERVER_TIMEOUT_SECONDS = 3600.0  # for somebody to notice that hvdrun is gone
 DEFAULT_GRACE_SECONDS = 5.0
 
 
@@ -66,6 +67,7 @@ class Limits:
     start_timeout_seconds: how long the job may take until all workers have joined.
     lease_seconds: how long an agent may be silent before its host counts as lost.
     launcher_timeout_seconds: how long hvdrun may be silent before a remote agent stops its workers.
+    server_timeout_seconds: the same in a detached job, on every host.
     watch_after_seconds: how long ranks wait before the ones that hold them up are named; 0 for never, None where a
         variable may say it.
     hang_timeout_seconds: how long the ranks may stand still before those that hold them up are ended; None for ever.
@@ -79,6 +81,7 @@ class Limits:
     start_timeout_seconds: float = DEFAULT_START_TIMEOUT_SECONDS
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     launcher_timeout_seconds: float = DEFAULT_LAUNCHER_TIMEOUT_SECONDS
+    server_timeout_seconds: float = DEFAULT_SERVER_TIMEOUT_SECONDS
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     watch_after_seconds: float | None = None
     hang_timeout_seconds: float | None = None
@@ -89,6 +92,7 @@ class Limits:
             ("--start-timeout", self.start_timeout_seconds),
             ("--lease", self.lease_seconds),
             ("--launcher-timeout", self.launcher_timeout_seconds),
+            ("--server-timeout", self.server_timeout_seconds),
         ):
             if not (math.isfinite(seconds) and seconds > 0):
                 raise UsageError(f"{option} must be longer than 0 seconds, as in {option} 30s.")
@@ -104,3 +108,8 @@ class Limits:
     def effective_launcher_timeout_seconds(self) -> float:
         """How long a remote agent continues without contact to hvdrun; at least the lease."""
         return max(self.launcher_timeout_seconds, self.lease_seconds)
+
+    @property
+    def effective_server_timeout_seconds(self) -> float:
+        """How long the workers of a detached job continue without hvdrun; at least the lease."""
+        return max(self.server_timeout_seconds, self.lease_seconds)

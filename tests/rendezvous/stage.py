@@ -244,8 +244,9 @@ class Network:
         """Where the way begins."""
         return f"{LOOPBACK}:{self.port}"
 
-    async def mend(self) -> None:
-        """Take connections, at the same place as before."""
+    async def mend(self, port: int | None = None) -> None:
+        """Take connections, at the same place as before; they lead to the server at this port from now on."""
+        self._target = port or self._target
         self._is_cut = asyncio.Event()
         self._listener = await asyncio.start_server(self._join, LOOPBACK, self.port)
         self.port = self._listener.sockets[0].getsockname()[1]

@@ -3,9 +3,11 @@
 import asyncio
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
+from hvdrun.agent.spool import Spool
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.joining.channel import dial, make_client_context, make_server_context
 from rendezvous.core.model import Slot, Worker
@@ -167,6 +169,81 @@ async def test_draining_an_idle_tls_connection_ends() -> None:
             await asyncio.wait_for(forwarder.drain(), 30)
         finally:
             channel.transport.abort()
+
+
+class KeptStory(Story):
+    """A forwarder that keeps the output in a spool."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.spool = Spool(folder, part_bytes=256 * 1024)
+        self.forwarder.keep(self.spool)
+
+    def take(self) -> list[AgentMessage]:
+        """What is in the spool."""
+        taken: list[AgentMessage] = []
+        while self.spool:
+            first, messages = self.spool.peek()
+            self.spool.drop(first + len(messages) - 1)
+            taken += map(codec.decode_agent_message, messages)
+        return taken
+
+
+@in_loop
+async def test_a_launcher_that_is_away_blocks_no_worker_and_loses_nothing(tmp_path: Path) -> None:
+    story = KeptStory(tmp_path)
+    forwarder = await story.open()
+    os.close(story.launcher)
+    await asyncio.to_thread(story.write_much, story.add(WORKER, OutputStream.STDOUT))
+    await forwarder._drained.wait()
+    forwarder.tell(Remark("later"))
+    *output, last = story.take()
+    assert join(output, WORKER, OutputStream.STDOUT) == b"".join(BLOCKS)
+    assert last == Remark("later")
+    forwarder.close()
+
+
+@in_loop
+async def test_kept_lines_are_whole_where_their_end_comes_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    story = KeptStory(tmp_path)
+    await story.open()
+    writing = story.add(WORKER, OutputStream.STDOUT)
+    kept: list[AgentMessage] = []
+
+    def has_kept(piece: bytes) -> bool:
+        kept[len(kept) :] = story.take()
+        return kept[-1:] == [Output(WORKER, OutputStream.STDOUT, piece)]
+
+    async def take(piece: bytes) -> None:
+        await happen(lambda: has_kept(piece))
+
+    monkeypatch.setattr("hvdrun.agent.streams._HALF_LINE_SECONDS", 3600.0)
+    os.write(writing, b"one\ntw")
+    await take(b"one\n")
+    os.write(writing, b"o\n")
+    await take(b"two\n")
+    monkeypatch.setattr("hvdrun.agent.streams._HALF_LINE_SECONDS", 0.01)
+    story.forwarder._send_half(0)
+    story.forwarder._timers.clear()
+    os.write(writing, b"10 %")
+    await take(b"10 %")
+    os.write(writing, b"end")
+    os.close(writing)
+    await take(b"end")
+    story.forwarder.close()
+    os.close(story.launcher)
+
+
+@in_loop
+async def test_remarks_go_to_the_pipe_until_the_launcher_takes_the_spool(tmp_path: Path) -> None:
+    story = KeptStory(tmp_path)
+    forwarder = await story.open()
+    forwarder.tell(Remark("by the pipe"))
+    forwarder.stream()
+    forwarder.tell(Remark("by the stream"))
+    assert story.take() == [Remark("by the stream")]
+    forwarder.delivered.set()
+    assert await story.close() == [Remark("by the pipe")]
 
 
 class InputStory:

@@ -1,6 +1,7 @@
 """A job's hosts with agents and a rendezvous of the test's own."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from unittest.mock import AsyncMock, Mock
@@ -11,6 +12,7 @@ from hvdrun.hosts.hosts import Hosts
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.messages import Event, IllegalEventError, Lost
+from rendezvous.server.agent_streams import AgentStream
 from rendezvous.server.authority import Authority
 from rendezvous.wire.orders import Begin
 from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore
@@ -36,6 +38,8 @@ class Office:
         self.details: list[str] = []  # that -v shows
         console = Mock(notice=lambda text, *_: self.said.append(text), verbose=self.details.append)
         self._server = Mock(open=AsyncMock(return_value=1), submit=self._submit)
+        self.streams: defaultdict[str, AgentStream] = defaultdict(AgentStream)
+        self._server.stream = self.streams.__getitem__
         self._server.number_agent = lambda host: self.numbers.get(host, 1)
         self._server.state.outcome = None
         self.config = AgentConfig(spec, "job", Authority("job"), lambda _: None, {})

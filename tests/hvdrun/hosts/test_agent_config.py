@@ -50,7 +50,13 @@ def test_all_hosts_receive_the_description_of_the_job(spec: JobSpec, host: str) 
     assert begin.workers == WorkerOptions(bind_to="core", stdin_rank=1, prefork=True)
     assert (begin.server, begin.address, begin.interface) == ("192.0.2.250:4000", "192.0.2.1", "eth0")
     assert begin.credential.private_key
-    assert (begin.outlives_losses, begin.looks_for_world) == (False, False)
+    assert (begin.outlives_losses, begin.looks_for_world, begin.server_timeout_seconds) == (False, False, None)
+
+
+@pytest.mark.parametrize("host", ["localhost", "far"])
+def test_agents_of_a_detached_job_outlive_their_launcher_on_every_host(spec: JobSpec, host: str) -> None:
+    spec = with_fields(spec, detach=True, server_timeout_seconds=1.0)
+    assert write(spec, host).server_timeout_seconds == 7  # the lease
 
 
 def test_a_remote_host_has_a_command_of_its_own_and_keeps_its_login_s_environment(spec: JobSpec) -> None:

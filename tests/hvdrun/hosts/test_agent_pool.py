@@ -84,6 +84,20 @@ async def test_orders_go_to_the_worker_s_host_and_after_the_news_of_the_job() ->
 
 
 @in_loop
+async def test_an_agent_of_a_former_launcher_gets_orders_and_is_heard() -> None:
+    a = PlayedAgent()
+    async with opened() as (pool, launcher):
+        await pool.adopt("a", a)
+        assert pool.has_begun("a")
+        pool.order(LAUNCHES["a"])
+        assert a.orders == [LAUNCHES["a"]]
+        a.outbox.put_nowait(PIECE)
+        await happen(lambda: launcher.shown == [PIECE])
+        a.end()
+        await happen(lambda: launcher.lost == [("a", HOW_IT_ENDED)])
+
+
+@in_loop
 async def test_a_worker_that_was_withdrawn_is_not_launched() -> None:
     a = PlayedAgent()
     async with opened(a=a) as (pool, _):

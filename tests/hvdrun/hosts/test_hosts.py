@@ -4,6 +4,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock
@@ -87,6 +88,19 @@ async def test_a_lost_host_may_get_another_agent_with_an_identity_of_its_own(spe
         await office.until(lambda: Lost("localhost", HOW_IT_ENDED) in office.events)
         office.numbers["localhost"] = 2
         assert (await office.bring_in("localhost")).job == "job~2"
+
+
+@in_loop
+async def test_the_agent_of_a_former_launcher_is_reached_by_its_stream_and_is_not_started_again(spec: JobSpec) -> None:
+    async with opened(spec) as office:
+        stream = office.streams["localhost"]
+        await office.hosts.adopt("localhost")
+        office.hosts.want("localhost")
+        assert (office.begun, office.agents) == (["localhost"], {})
+        async with aclosing(stream.orders()) as orders:
+            office.hosts.dismiss(Dismiss("localhost", "it got a stop notice"))
+            assert await anext(orders) == Release(TEMPORARY_FAILURE)
+        await stream.receive(1, [], is_last=True)
 
 
 @in_loop

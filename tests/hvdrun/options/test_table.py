@@ -28,6 +28,7 @@ def test_every_default_is_what_its_option_reads() -> None:
         "start_timeout_seconds": [120.0],
         "grace_seconds": [5.0],
         "launcher_timeout_seconds": [60.0],
+        "server_timeout_seconds": [3600.0],
         "elastic_timeout_seconds": [600.0],
         "failures_per_slot": [3],
         "forgiveness_seconds": [600.0],

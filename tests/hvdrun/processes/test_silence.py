@@ -5,7 +5,7 @@ import math
 import pytest
 
 from hvdrun.agent import stopped_detector
-from hvdrun.agent.launcher_timeout import LauncherTimeout
+from hvdrun.agent.launcher_timeout import SAVE_SECONDS, LauncherTimeout, ServerTimeout
 from hvdrun.agent.stopped_detector import StoppedDetector
 from hvdrun.processes.processes import Process
 from hvdrun.processes.stopped import STOPPED as IS_STOPPED
@@ -204,3 +204,40 @@ def test_an_agent_with_thousands_of_workers_looks_less_often(bench: Bench) -> No
     bench.cost_seconds = LEASE_SECONDS / 5
     bench.detector.look()
     assert bench.detector.find_pause() == LEASE_SECONDS / 4
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_noticed", "may"),
+    [
+        ([("runs", 30)], False, True),
+        ([("runs", 31)], True, True),
+        ([("runs", 30 + SAVE_SECONDS)], True, True),
+        ([("runs", 35 + SAVE_SECONDS)], True, False),
+        ([("runs", 40), ("restarted", 30)], True, True),  # hvdrun came back
+        ([("runs", 29), ("ended", 0), ("runs", 30)], False, True),  # it has to learn how the workers ended
+        ([("runs", 29), ("ended", 0), ("runs", 31)], False, False),
+        ([("runs", 40), ("ended", 0), ("runs", 30)], True, True),
+        ([("runs", 40), ("ended", 0), ("runs", 31)], True, False),
+    ],
+)
+def test_workers_of_a_job_that_outlives_hvdrun_may_save_before_they_are_ended(
+    clock: Clock, steps: list[Step], *, is_noticed: bool, may: bool
+) -> None:
+    notices: list[float] = []
+    timeout = ServerTimeout(LIMIT_SECONDS, lambda: notices.append(clock.now), clock)
+    timeout.note_running(is_running=True)
+    continues = True
+    for step in steps:
+        if step[0] == "ended":
+            timeout.note_running(is_running=False)
+        else:
+            continues = play(timeout, clock, step)
+    assert (len(notices), continues) == (int(is_noticed), may)
+
+
+def test_an_agent_whose_job_is_over_does_not_wait_the_whole_server_timeout(clock: Clock) -> None:
+    timeout = ServerTimeout(3600.0, lambda: None, clock)
+    timeout.shorten(LIMIT_SECONDS)
+    assert play(timeout, clock, ("runs", 30))
+    assert not play(timeout, clock, ("runs", 1))
+    assert str(timeout.make_error(None)) == "hvdrun did not answer for 30 s (--server-timeout)"

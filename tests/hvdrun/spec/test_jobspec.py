@@ -69,6 +69,7 @@ def test_a_backend_a_folder_of_checkpoints_and_a_check_reach_all_workers_whateve
         ({"lease_seconds": float("nan")}, "--lease"),
         ({"lease_seconds": 0.49}, r"--lease 0.49s is too short.*the shortest is 0.5s"),
         ({"launcher_timeout_seconds": 0.0}, "--launcher-timeout"),
+        ({"server_timeout_seconds": 0.0}, "--server-timeout"),
         ({"grace_seconds": -0.1}, "--grace"),
         ({"grace_seconds": float("nan")}, "--grace"),
         # others that an elastic job can have are in test_conflicts.py

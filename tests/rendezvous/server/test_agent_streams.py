@@ -125,7 +125,7 @@ async def test_each_stream_of_orders_begins_with_those_that_hold_and_a_cut_one_i
 
 
 @in_clean_loop
-async def test_an_agent_tells_that_its_last_message_was_sent() -> None:
+async def test_the_end_of_an_agents_messages_reaches_the_launcher() -> None:
     async with open_stage() as stage, stage.agent("a") as a:
         shower = Shower(stage.server.stream("a"))
         assert await a.deliver(1, MESSAGES) == len(TEXTS)

@@ -1,0 +1,98 @@
+"""The launcher of a detached job is killed: its workers train on, and their agent ends when nobody comes."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+from tests.system.detached import ask, detach
+from tests.system.launcher import Launcher
+from tests.system.roles import find_agent, kill
+from tests.waiting import wait_until
+
+TRAINS = """
+import os, time
+import torch
+import worker_runtime.torch as hvd
+hvd.init()
+total = 0.0
+for step in range(40):
+    if step == 10:
+        open(f"half.{hvd.rank()}", "w").write(str(os.getpid()))
+        while not os.path.exists("go"):
+            time.sleep(0.02)
+    total += hvd.allreduce(torch.ones(1) * step, op=hvd.Sum).item()
+    print("step", step, flush=True)
+open(f"end.{hvd.rank()}", "w").write(f"{os.getpid()} {total}")
+"""
+COUNTS = """
+import sys, time
+for number in range(20_000):
+    sys.stdout.write(f"{number}\\n")
+    if number % 5_000 == 0:
+        sys.stdout.flush()
+        time.sleep(0.2)
+sys.stdout.write("over")
+sys.stdout.flush()
+time.sleep(1.0)
+sys.stdout.write(" and over")
+"""
+WAITS = """
+import signal, time
+open("running", "w")
+signal.signal(signal.SIGTERM, lambda *_: (open("ended", "w"), exit(0)))
+time.sleep(600)
+"""
+SHORT = ("--server-timeout", "2s", "--lease", "1s")
+
+
+def kill_launcher(hvdrun: Launcher) -> None:
+    (launcher,) = hvdrun.processes(" --detach ")
+    kill(launcher.pid)
+
+
+def read(hvdrun: Launcher, *names: str) -> list[str]:
+    return [(hvdrun.directory / name).read_text() for name in names]
+
+
+def test_workers_whose_launcher_is_killed_train_to_their_end_and_leave_nothing(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", TRAINS)
+    job = detach(hvdrun, *SHORT, "-np", "2", "--no-prefork", "python", "train.py")
+    halves, ends = [[f"{name}.{rank}" for rank in range(2)] for name in ("half", "end")]
+    wait_until(lambda: all((hvdrun.directory / name).exists() for name in halves))
+    agent = find_agent(hvdrun)
+    kill_launcher(hvdrun)
+    wait_until(lambda: ask(hvdrun, "wait", job).returncode == 69)
+    assert find_agent(hvdrun) == agent
+    hvdrun.write("go", "")
+    wait_until(lambda: all((hvdrun.directory / name).exists() for name in ends), "the workers to train to their end")
+    total = 2.0 * sum(range(40))
+    assert read(hvdrun, *ends) == [f"{pid} {total}" for pid in read(hvdrun, *halves)]
+    wait_until(lambda: hvdrun.processes() == (), "the agent to end")
+
+
+def test_the_output_of_a_detached_job_is_complete(hvdrun: Launcher) -> None:
+    hvdrun.write("count.py", COUNTS)
+    job = detach(hvdrun, "-np", "2", "--no-prefix", "python", "count.py")
+    assert ask(hvdrun, "wait", job).returncode == 0
+    lines = ask(hvdrun, "logs", job).stdout.splitlines()
+    assert sorted(lines) == sorted([*(f"{number}" for number in range(20_000)), "over and over"] * 2)
+
+
+def test_workers_without_a_launcher_get_a_stop_notice_after_the_server_timeout(hvdrun: Launcher) -> None:
+    hvdrun.write("wait.py", WAITS)
+    detach(hvdrun, *SHORT, "-np", "1", "python", "wait.py")
+    wait_until((hvdrun.directory / "running").exists)
+    agent = find_agent(hvdrun)
+    assert agent is not None
+    kill_launcher(hvdrun)
+    (stopping,) = _find_stop_files(hvdrun)
+    wait_until(stopping.exists, "the stop notice")
+    os.kill(agent, signal.SIGTERM)  # as a user may, who does not wait
+    wait_until((hvdrun.directory / "ended").exists)
+    wait_until(lambda: hvdrun.processes() == (), "the agent to end")
+
+
+def _find_stop_files(hvdrun: Launcher) -> list[Path]:
+    folders = [path for path in hvdrun.watch.temporary.iterdir() if re.fullmatch("hvdrun-[0-9a-f]+", path.name)]
+    return [folder / "stopping" for folder in folders]
