@@ -88,7 +88,11 @@ _AGENT_START_SECONDS = 0.05  # a local agent is started in less; then it boots w
 
 
 def launch(
-    spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = None, start: StartWatch | None = None
+    spec: JobSpec,
+    console: Console,
+    dispatcher: "Dispatcher | None" = None,
+    start: StartWatch | None = None,
+    continuation: "Continuation | None" = None,
 ) -> int:
     """Run the job to its end, and return its exit code.
 
@@ -97,6 +101,7 @@ def launch(
         console: prints its output.
         dispatcher: gives functions to the workers, if they run any.
         start: is told how the start goes on, where somebody waits for it.
+        continuation: what a former server of the job has left, and the next one needs, where there may be another.
 
     Raises:
         LaunchError: the job could not be started, its outcome cannot be written, or another job uses its checkpoints.
@@ -104,18 +109,23 @@ def launch(
     """
     facts = JobFacts(console.job, redact_command(spec.workers.command), spec.usable_hosts)
     tell = partial(console.notice, level=Level.ERROR)
-    file = OutcomeFile(spec.display.outcome_file, facts, History(), read_local_clock, tell)
+    history, age_seconds = None, 0.0
+    if continuation is not None:
+        (history, _), age_seconds = continuation.read_history(), continuation.age_seconds
+    file = OutcomeFile(spec.display.outcome_file, facts, history or History(), read_local_clock, tell, age_seconds)
 
     async def run() -> Outcome:
         if spec.remote.joining is None:
-            return await Job(spec, console, file, dispatcher, start=start).run()
+            return await Job(spec, console, file, dispatcher, start=start, continuation=continuation).run()
         from hvdrun.joining.launcher import run_with_agents  # noqa: PLC0415 - other jobs go to their hosts
 
         return await run_with_agents(
             spec,
             spec.remote.joining,
             console,
-            lambda roster: Job(spec, console, file, dispatcher, roster, start=start).run(),
+            lambda roster: Job(
+                spec, console, file, dispatcher, roster, start=start, continuation=continuation
+            ).run(),
         )
 
     with file, hold_checkpoints(spec.workers.checkpoint):
@@ -145,6 +155,7 @@ class Job:
         dispatcher: gives functions to the workers; None if they run a command.
         roster: the agents that join by themselves; None if the job starts its agents.
         start: calls once, when the job has started; None where no process waits for that.
+        continuation: what a former server of the job has left, and the next one needs; None where there is no other.
     """
 
     def __init__(
@@ -156,11 +167,15 @@ class Job:
         roster: "Roster | None" = None,
         *,
         start: StartWatch | None = None,
+        continuation: "Continuation | None" = None,
     ) -> None:
         self._id = console.job
+        self._continuation = continuation
         self._outcome_file = outcome_file
         self._history = outcome_file.history
         self._started = time.monotonic()
+        if continuation is not None:
+            self._started -= continuation.age_seconds
         self._spec = spec
         self._console = console
         self._dispatcher = dispatcher
@@ -185,7 +200,13 @@ class Job:
         )
         self._start_check = self._make_start_check()
         self._hosts = Hosts(
-            spec, self._pool, console, reach=self._transports.make, examine=self._examine, roster=roster
+            spec,
+            self._pool,
+            console,
+            reach=self._transports.make,
+            examine=self._examine,
+            roster=roster,
+            continuation=continuation,
         )
         self._server: Server
         self._config: AgentConfig
@@ -212,6 +233,8 @@ class Job:
 
                     self._server, authority = await self._make_server(stack)
                     signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice, self._pass_on))
+                    if self._continuation is not None:
+                        self._take_over(self._continuation)
                     self._open_streams(stack)
                     self._stacks.open()
                     stack.push_async_callback(self._stacks.close)
@@ -337,7 +360,11 @@ class Job:
         from rendezvous.server.authority import Authority  # noqa: PLC0415 - the agents boot meanwhile
         from rendezvous.server.server import Server  # noqa: PLC0415 - the agents boot meanwhile
 
-        authority = Authority(self._id)
+        continuation = self._continuation
+        if continuation is None:
+            authority = Authority(self._id)
+        else:
+            authority = Authority(self._id, continuation.keep_authority(lambda: Authority(self._id).key))
         policy = self._spec.policy()
         # A function that is lost with its worker is not called again.
         if self._dispatcher is not None:
@@ -375,15 +402,17 @@ class Job:
                 pass
 
     def _note_step(self, event: Event, state: State, effects: Effects) -> None:
+        known = self._history.count()
         self._history.note(event, state, effects, self._clock())
         files = self._console.files
-        if files is None:
-            return
-        if isinstance(event, Exited):
-            files.note_end(event.worker, event.returncode)
-        for effect in effects:
-            if isinstance(effect, Publish):
-                files.note_ranks(effect.generation.members)
+        if files is not None:
+            if isinstance(event, Exited):
+                files.note_end(event.worker, event.returncode)
+            for effect in effects:
+                if isinstance(effect, Publish):
+                    files.note_ranks(effect.generation.members)
+        if self._continuation is not None and self._history.count() != known:
+            self._continuation.keep_history(self._history, None if files is None else files.index)
 
     def _terminate(self, effect: Terminate) -> None:
         worker, host = effect.worker, effect.worker.slot.host

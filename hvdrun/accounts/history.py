@@ -102,6 +102,10 @@ class History:
                 case _:
                     pass
 
+    def count(self) -> int:
+        """How much there is: it grows with each size, loss and worker."""
+        return len(self.sizes) + len(self.losses) + len(self.workers)
+
     def note_started(self, worker: Worker, now: float) -> None:
         """The process of a worker runs; with the last one of a restart the job has continued."""
         if (known := self.workers.get(worker)) is not None:

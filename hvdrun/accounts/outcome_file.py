@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -67,6 +67,7 @@ class OutcomeFile:
         history: what happens in it.
         clock: the local time.
         tell: prints why the file is lost.
+        ago_seconds: how long ago the job began, where a former server of it has begun it.
 
     is_lost: it could not be written at the end.
 
@@ -81,6 +82,7 @@ class OutcomeFile:
         history: History,
         clock: Callable[[], datetime],
         tell: Callable[[str], None],
+        ago_seconds: float = 0.0,
     ) -> None:
         self._path = path
         self._facts = facts
@@ -88,8 +90,8 @@ class OutcomeFile:
         self._clock = clock
         self._tell = tell
         self.is_lost = False
-        self._begin = clock()
-        self._began = time.monotonic()
+        self._begin = clock() - timedelta(seconds=ago_seconds)
+        self._began = time.monotonic() - ago_seconds
         if path is not None:
             _try(path)
 

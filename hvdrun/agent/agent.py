@@ -206,8 +206,6 @@ class Agent:
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._reserved: Reserved | None = None  # what the launcher was told last
         self._is_lasting = begin.server_timeout_seconds is not None
-        if self._is_lasting:
-            output.keep(Spool(folder))
         self._launcher_timeout = self._make_timeout(begin)
         self._watch = Watch(
             begin.job,
@@ -249,6 +247,7 @@ class Agent:
     async def _serve(self, orders: OrderReader) -> Ending:
         self._watch.open()
         if self._is_lasting:
+            self._output.keep(Spool(self._folder.path))
             orders.outlast()
         attending = asyncio.create_task(self._attend(orders), name="attend to the workers")
         parts: set[asyncio.Task[Any]] = {

@@ -17,12 +17,13 @@ from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command
 from rendezvous.core.messages import Level
-from rendezvous.core.outcome import SIGNAL_OFFSET
 
 if TYPE_CHECKING:
     from hvdrun.console import Console
-    from hvdrun.console.writer import Writer
+    from hvdrun.jobs.continuation import Continuation
+    from hvdrun.jobs.folder import JobFolder
     from hvdrun.jobs.guardian import Life
+    from hvdrun.jobs.log import LogWriter
     from hvdrun.jobs.start import StartWatch
 
 
@@ -95,13 +96,11 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
         if warning is not None:
             print_error(warning, with_time=display.marks_times)
 
-    def work(writer: "Writer", note_start: Callable[[], None], life: "Life") -> int:
-        if life.number > 1:
-            return SIGNAL_OFFSET + life.killed_by
+    def work(folder: "JobFolder", writer: "LogWriter", note_start: Callable[[], None], life: "Life") -> int:
         joins = expects_init(spec.workers.command, spec.workers.directory)
         start = StartWatch(note_start, expects_init=joins, limit_seconds=spec.limits.start_timeout_seconds)
         try:
-            return run_prepared(prepared, launch, writer, start)
+            return run_prepared(prepared, launch, Detached(folder, writer, life, start))
         except KeyboardInterrupt:
             return INTERRUPTED
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - an error of hvdrun is reported as one
@@ -117,16 +116,27 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
     return code
 
 
-def run_prepared(
-    prepared: Prepared, launch: Launch | None, writer: "Writer | None" = None, start: "StartWatch | None" = None
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """What a detached job has besides.
+
+    folder: its folder. writer: of its log. life: which server of the job this is.
+    start: is told how the start goes on.
+    """
+
+    folder: "JobFolder"
+    writer: "LogWriter"
+    life: "Life"
+    start: "StartWatch"
+
+
+def run_prepared(prepared: Prepared, launch: Launch | None, detached: Detached | None = None) -> int:
     """Run a job and return its exit code.
 
     Args:
         prepared: the job.
         launch: runs it; `hvdrun.job.launch` unless given.
-        writer: writes the output; a new one unless given.
-        start: is told how the start goes on.
+        detached: what it has besides, if it is detached.
 
     Raises:
         HvdrunError: it cannot be launched.
@@ -142,8 +152,9 @@ def run_prepared(
         job=prepared.name,
         folds=size > 1 or elasticity is not None,
         log_format=display.log_format,
-        writer=writer,
+        writer=None if detached is None else detached.writer,
     )
+    continuation: "Continuation | None" = None
     try:
         if display.log_file is not None and not display.dry_run:
             console.keep_log(display.log_file)
@@ -153,15 +164,22 @@ def run_prepared(
             console.verbose(detail)
         if display.dry_run:
             return print_text(describe(spec))
+        if detached is not None:
+            from hvdrun.jobs.continuation import open_continuation  # noqa: PLC0415 - few jobs are detached
+
+            warn = partial(console.notice, level=Level.WARNING)
+            continuation = open_continuation(detached.folder, detached.life, detached.writer, warn)
         if display.output_folder is not None:
             most = size
             if elasticity is not None:
                 most = max(size, elasticity.max_size or 0)
-            console.keep_output(display.output_folder, most, size)
+            index = None if continuation is None else continuation.read_history()[1]
+            console.keep_output(display.output_folder, most, size, index)
         if launch is None:
             from hvdrun import job  # noqa: PLC0415 - brings grpc and cryptography
 
-            launch = partial(job.launch, start=start)
+            start = None if detached is None else detached.start
+            launch = partial(job.launch, start=start, continuation=continuation)
         return launch(spec, console)
     except HvdrunError as error:
         error.is_told = console.report(*error.lines)

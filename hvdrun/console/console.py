@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from hvdrun.console.file_index import FileIndex
 from hvdrun.console.files import OutputFiles
 from hvdrun.console.log import Log
 from hvdrun.console.marks import Marks, OutputMarker, read_local_clock
@@ -78,19 +79,21 @@ class Console:
         self.files: OutputFiles | None = None
         self.output = OutputPrinter(self._marker, self._writer, descriptors, self._status)
 
-    def keep_output(self, folder: Path, size: int, ranks: int) -> None:
+    def keep_output(self, folder: Path, size: int, ranks: int, index: FileIndex | None = None) -> None:
         """Write the workers' output into files too; see `OutputFiles`.
 
         Args:
             folder: the folder of the files.
             size: how many ranks there may be.
             ranks: how many there are at the start.
+            index: of a former server of the job, whose files go on.
 
         Raises:
             LaunchError: the files cannot be created.
         """
-        self.files = OutputFiles(folder, size, self._marks, self.job)
-        self.files.create(ranks)
+        self.files = OutputFiles(folder, size, self._marks, self.job, index=index)
+        if index is None:
+            self.files.create(ranks)
         self.output.copy_to(self.files)
 
     def keep_log(self, path: Path) -> None:

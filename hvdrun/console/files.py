@@ -33,6 +33,7 @@ class OutputFiles:
         size: how many ranks there may be; the files of a higher rank are created when it writes.
         marks: what stands before each line.
         job: the name of the job.
+        index: that of a former server of the job, whose files go on; a new one unless given.
         writer: a new one unless given.
         clock: the local time.
     """
@@ -44,6 +45,7 @@ class OutputFiles:
         marks: Marks,
         job: str = "",
         *,
+        index: FileIndex | None = None,
         writer: Writer | None = None,
         clock: Callable[[], datetime] = read_local_clock,
     ) -> None:
@@ -52,7 +54,7 @@ class OutputFiles:
         self._marker = OutputMarker(marks)
         self._writer = Writer() if writer is None else writer
         self._clock = clock
-        self._index = FileIndex(job)
+        self.index = FileIndex(job) if index is None else index
         self._index_file = IndexFile(folder / INDEX_NAME, self._writer, self._render_index, self._note_written)
         self._descriptors: dict[_Key, int] = {}
         self._paths: dict[int, Path] = {}  # by descriptor
@@ -80,7 +82,7 @@ class OutputFiles:
 
     def note_end(self, worker: Worker, returncode: int | None) -> None:
         """A worker has ended, with this code where it is known. What it wrote last may come later."""
-        if self._index.end(worker, returncode, self._clock()):
+        if self.index.end(worker, returncode, self._clock()):
             self._index_file.note_change()
             self._release(worker)
 
@@ -91,7 +93,7 @@ class OutputFiles:
 
     def note_lost_host(self, host: str) -> None:
         """The workers of this host have ended, as far as anybody knows."""
-        for worker in self._index.find_running(host):
+        for worker in self.index.find_running(host):
             self.note_end(worker, None)
 
     async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
@@ -146,13 +148,13 @@ class OutputFiles:
 
     def _begin(self, worker: Worker, rank: int) -> None:
         """Give a worker its files at a rank, unless it writes there already."""
-        former = self._index.find(worker)
+        former = self.index.find(worker)
         if former is not None and former.rank == rank:
             return
         self._release(worker)
-        is_new = self._index.begin(rank, worker, self._round, self._clock())
+        is_new = self.index.begin(rank, worker, self._round, self._clock())
         self._index_file.note_change()
-        entry = self._index.find(worker)
+        entry = self.index.find(worker)
         if not is_new or entry is None:
             return
         for stream in OutputStream:
@@ -161,7 +163,7 @@ class OutputFiles:
 
     def _release(self, worker: Worker) -> None:
         """Close a worker's files; they are opened again if it writes."""
-        entry = self._index.find(worker)
+        entry = self.index.find(worker)
         if entry is None:
             return
         for stream in OutputStream:
@@ -176,7 +178,7 @@ class OutputFiles:
             self._failed.pop(path, None)
 
     def _render_index(self) -> bytes:
-        return self._index.render(
+        return self.index.render(
             lambda entry, stream: str(self._name(entry.rank, entry.number, stream).relative_to(self._folder))
         )
 
@@ -188,7 +190,7 @@ class OutputFiles:
         self._put(source.worker, source.stream, self._marker.flush(*source))
 
     def _put(self, worker: Worker, stream: OutputStream, data: bytes) -> None:
-        entry = self._index.find(worker)
+        entry = self.index.find(worker)
         if data and entry is not None and (descriptor := self._open((entry.rank, entry.number, stream))) is not None:
             self._writer.put(descriptor, data)
 

@@ -27,7 +27,7 @@ from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.hello import check_version
 from hvdrun.hosts.lasting_transport import LastingTransport
-from hvdrun.hosts.network_plan import NetworkPlan, Route
+from hvdrun.hosts.network_plan import NetworkFacts, NetworkPlan, Route
 from hvdrun.hosts.sources import choose_source
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.jobspec import JobSpec
@@ -36,6 +36,7 @@ from rendezvous.core.messages import Begun, Dismiss, HostsChanged, IllegalEventE
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
 
 if TYPE_CHECKING:
+    from hvdrun.jobs.continuation import Continuation
     from hvdrun.joining.roster import Roster
     from rendezvous.server.server import Server
 
@@ -53,6 +54,7 @@ class Hosts:
         reach: makes the transport to a host.
         examine: asks the agent of a host that has just come about its host.
         roster: the agents that join by themselves, if this job has such.
+        continuation: what a former server of the job has left, and the next one needs; None where there is none.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Hosts:
         reach: Callable[[str, JobSpec], Transport],
         examine: Callable[[str], None] = lambda _: None,
         roster: "Roster | None" = None,
+        continuation: "Continuation | None" = None,
     ) -> None:
         self._spec = spec
         self._pool = pool
@@ -78,7 +81,9 @@ class Hosts:
 
         self._server: Server
         self._config: AgentConfig
-        self._plan = NetworkPlan(pool, console.verbose, coming=lambda: self._source.coming)
+        self._continuation = continuation
+        reserve = (lambda _: 0) if continuation is None else continuation.reserve
+        self._plan = NetworkPlan(pool, console.verbose, coming=lambda: self._source.coming, reserve=reserve)
 
         self._lasting: dict[str, LastingTransport] = {}  # to agents that outlive this launcher
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -100,11 +105,15 @@ class Hosts:
                 script cannot be run.
         """
         async with self._tasks:
-            for host in self._early:
-                self.want(host)
+            former = self._read_network()
+            if former is None:
+                for host in self._early:
+                    self.want(host)
             self._server, self._config = await self._serving
             self._tasks.create_task(self._source.run(self._use), name="find hosts")
-            await self._plan.open(self._server)
+            if former is not None:
+                await self._adopt_all(former)
+            await self._plan.open(self._server, former)
             while True:
                 await self._changed.wait()
                 self._changed.clear()
@@ -131,6 +140,17 @@ class Hosts:
             self._lasting[host] = transport
         self._pool.add(host, transport)
         self._opening[host] = self._tasks.create_task(self._open(host), name="start an agent")
+
+    def _read_network(self) -> NetworkFacts | None:
+        """The network of the job, where a former server of it has begun."""
+        kept = None if self._continuation is None else self._continuation.network
+        return None if kept is None else NetworkFacts.decode(kept)
+
+    async def _adopt_all(self, former: NetworkFacts) -> None:
+        """Go on with the agents that a former server of the job has heard."""
+        for host, heard in self._server.state.last_heard.items():
+            if heard is not None and host in former.routes:
+                await self.adopt(host)
 
     async def adopt(self, host: str) -> None:
         """Go on with a host whose agent a former launcher has started; after `serve`."""
@@ -234,6 +254,8 @@ class Hosts:
             if isinstance(answer, LaunchError) and self._waits(host):
                 self._fail(host, answer)
         self._raise_if_impossible()
+        if self._continuation is not None and answers:
+            self._continuation.keep_network(self._plan.facts.encode())  # before an agent knows where to report
         for host, answer in answers.items():
             if isinstance(answer, Route):
                 self._raise_if_impossible()

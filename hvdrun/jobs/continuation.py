@@ -6,19 +6,38 @@ history. The guardian holds its ports. Where there can be no journal, as on a fi
 
 import pickle
 import secrets
+import signal
 import socket
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from hvdrun.errors import LaunchError
 from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.guardian import Life
-from hvdrun.jobs.shown import Shown
+from hvdrun.jobs.log import LogWriter
+from hvdrun.jobs.shown import Shown, read_shown
 from rendezvous.core.state import State
+from rendezvous.journal.errors import JournalError, JournalUnwritableError
 from rendezvous.journal.journal import Journal
+from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.notifications import KEY_BYTES
 
 FOLDER = "journal"  # in that of the job
-_AUTHORITY, _SECRET, _NETWORK, _HISTORY = "authority", "secret", "network", "history"
+_AUTHORITY, _SECRET, _NETWORK, _HISTORY, _BEGUN = "authority", "secret", "network", "history", "begun"
+
+
+class ServerLostError(LaunchError):
+    """The server of a detached job was killed, and no other one can continue the job.
+
+    Cause: It was killed before the job had begun, or its journal cannot be used.
+    Remedy: Start the job again, from its checkpoint if it has one.
+    """
+
+    def __init__(self, life: Life, reason: str) -> None:
+        how = signal.Signals(life.killed_by).name if life.killed_by else "the end of its machine"
+        super().__init__(f"the server of this job was ended by {how}, and no other can continue the job: {reason}.")
 
 
 class Continuation:
@@ -27,23 +46,36 @@ class Continuation:
     Args:
         folder: of the job.
         life: which server it is.
-        journal: of the job, open in this process.
-        shown: the messages of agents that are in the log.
+        writer: writes the log of the job.
+        warn: prints a sentence.
 
+    journal: of the job.
     state: where the job stands; None before it has begun.
+
+    Raises:
+        JournalError: there can be no journal.
+        OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: JobFolder, life: Life, journal: Journal, shown: Shown) -> None:
+    def __init__(self, folder: JobFolder, life: Life, writer: LogWriter, warn: Callable[[str], None]) -> None:
         self.folder = folder
         self.life = life
-        self.journal = journal
-        self.shown = shown
-        self.state: State | None = journal.read()
+        self._writer = writer
+        self.former_shown = read_shown(folder.path)
+        self.journal: Journal = LosableJournal(open_journal(folder.path / FOLDER, warn), folder.path / FOLDER, warn)
+        self._shown = Shown(folder.path, writer.locate)
+        self.state: State | None = self.journal.read()
 
     @property
     def secret(self) -> bytes:
         """From which the keys of generations are made: a generation has the same key in each server."""
         return self._get_or_put(_SECRET, lambda: secrets.token_bytes(KEY_BYTES))
+
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the first server of the job has begun."""
+        begun = self._get_or_put(_BEGUN, lambda: str(time.time()).encode())
+        return max(0.0, time.time() - float(begun))
 
     def keep_authority(self, create: Callable[[], bytes]) -> bytes:
         """The key of the job's authority, which the first server creates; PEM."""
@@ -52,20 +84,36 @@ class Continuation:
     @property
     def network(self) -> bytes | None:
         """The network of the job, as the former server has kept it."""
-        return self.journal.get(_NETWORK)
+        return None if self.state is None else self.journal.get(_NETWORK)
 
     def keep_network(self, facts: bytes) -> None:
         """Keep the network of the job, before a host is told of it."""
         self.journal.put(_NETWORK, facts)
 
-    def read_history(self) -> Any:
-        """What a former server has kept of the job's history; None for nothing."""
+    def read_history(self) -> tuple[Any, Any]:
+        """The history of the job, and the index of its files, as a former server has kept them; None for none."""
         kept = self.journal.get(_HISTORY)
-        return None if kept is None else pickle.loads(kept)  # noqa: S301 - the file is this user's alone
+        history, index = (None, None) if kept is None else pickle.loads(kept)  # noqa: S301 - this user's alone
+        return history, index
 
-    def keep_history(self, history: Any) -> None:
-        """Keep the history of the job."""
-        self.journal.put(_HISTORY, pickle.dumps(history))
+    def keep_history(self, history: object, index: object) -> None:
+        """Keep the history of the job, and the index of its files."""
+        self.journal.put(_HISTORY, pickle.dumps((history, index)))
+
+    def keep_shown(self, agent: str, number: int, done: Callable[[], None]) -> None:
+        """Note that a message of an agent was shown, when it is in the log; then call.
+
+        Args:
+            agent: its identity.
+            number: of the message.
+            done: called in the thread that writes the log.
+        """
+
+        def note() -> None:
+            self._shown.note(agent, number)
+            done()
+
+        self._writer.call_when_written(note)
 
     def reserve(self, address: str) -> int:
         """A free port at this address, which the guardian keeps for all servers of the job.
@@ -73,14 +121,18 @@ class Continuation:
         Raises:
             OSError: this machine does not have the address.
         """
-        family, _, _, _, place = socket.getaddrinfo(
+        ((family, _, _, _, place), *_) = socket.getaddrinfo(
             address, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-        )[0]
+        )
         with socket.socket(family) as port:
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             port.bind(place)
             self.life.keep(port)
             return int(port.getsockname()[1])
+
+    async def close(self) -> None:
+        """The job has ended."""
+        await self.journal.close()
 
     def _get_or_put(self, name: str, create: Callable[[], bytes]) -> bytes:
         kept = self.journal.get(name)
@@ -88,3 +140,82 @@ class Continuation:
             kept = create()
             self.journal.put(name, kept)
         return kept
+
+
+class LosableJournal:
+    """A journal that is given up where it cannot be written: the job goes on, and ends with its server.
+
+    The files are removed, since another server would continue from what is no longer true.
+
+    Args:
+        journal: it.
+        folder: of its files.
+        warn: prints a sentence.
+    """
+
+    def __init__(self, journal: Journal, folder: Path, warn: Callable[[str], None]) -> None:
+        self._journal = journal
+        self._folder = folder
+        self._warn = warn
+        self._is_lost = False
+
+    @property
+    def term(self) -> int:
+        """See `Journal`."""
+        return self._journal.term
+
+    def read(self) -> State | None:
+        """See `Journal`."""
+        return self._journal.read()
+
+    def get(self, name: str) -> bytes | None:
+        """See `Journal`."""
+        return self._journal.get(name)
+
+    def put(self, name: str, value: bytes) -> None:
+        """See `Journal`."""
+        if not self._is_lost:
+            try:
+                self._journal.put(name, value)
+            except JournalUnwritableError as error:
+                self._lose(error)
+
+    async def write(self, state: State) -> None:
+        """See `Journal`."""
+        if not self._is_lost:
+            try:
+                await self._journal.write(state)
+            except JournalUnwritableError as error:
+                self._lose(error)
+
+    async def close(self) -> None:
+        """See `Journal`."""
+        await self._journal.close()
+
+    def _lose(self, error: JournalError) -> None:
+        if self._is_lost:
+            return
+        self._is_lost = True
+        for path in sorted(self._folder.glob("journal.db*"), reverse=True):
+            path.unlink(missing_ok=True)
+        self._warn(f"{error}; the job goes on, and from now on it ends with its server")
+
+
+def open_continuation(
+    folder: JobFolder, life: Life, writer: LogWriter, warn: Callable[[str], None]
+) -> Continuation | None:
+    """What the job keeps; None where it can keep nothing, and ends with its first server.
+
+    Raises:
+        ServerLostError: this is another server of the job, and cannot continue it.
+    """
+    try:
+        continuation = Continuation(folder, life, writer, warn)
+    except (JournalError, OSError) as error:
+        if life.number > 1:
+            raise ServerLostError(life, str(error)) from error
+        warn(f"{error}; the job ends with its server")
+        return None
+    if life.number > 1 and continuation.network is None:
+        raise ServerLostError(life, "the job had not begun")
+    return continuation

@@ -17,6 +17,7 @@ from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, list_logs, name_l
 from hvdrun.jobs.places import FolderRefusedError, find_places
 from hvdrun.jobs.reader import LogReader, show
 from hvdrun.jobs.record import JobRecord
+from hvdrun.jobs.shown import remove_unacknowledged
 from hvdrun.startup.process import end_process
 from rendezvous.bootstrap import JOB
 from rendezvous.core.outcome import SIGNAL_OFFSET
@@ -31,8 +32,8 @@ _LOOK_SECONDS = 0.1  # between two looks whether hvdrun has said something
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _STREAMS = {1: OutputStream.STDOUT, 2: OutputStream.STDERR}
 
-# Runs the job: its writer, what to call when it has started, and which server of it this is.
-Work = Callable[[LogWriter, Callable[[], None], Life], int]
+# Runs the job: its folder, its writer, what to call when it has started, and which server of it this is.
+Work = Callable[[JobFolder, LogWriter, Callable[[], None], Life], int]
 
 
 def refuse_detachment(environment: Mapping[str, str]) -> None:
@@ -134,10 +135,12 @@ def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
     if life.number > 1:
         start = -1  # whoever waited has seen the end of the first server
     try:
+        if life.number > 1:
+            remove_unacknowledged(folder.path)
         writer = LogWriter(folder.path, _STREAMS, read_local_clock)
     except OSError as error:
         return _tell_unwritable(folder, error)
-    return work(writer, note_start, life)
+    return work(folder, writer, note_start, life)
 
 
 def _tell_unwritable(folder: JobFolder, error: OSError) -> int:

@@ -6,9 +6,13 @@ is given the numbers of those that were shown before.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
 
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
+
+KeepShown: TypeAlias = Callable[[str, int, Callable[[], None]], None]
 
 _ANSWER_SECONDS = 3.0  # how long an answer waits for its messages to be shown; the agent gives a call more
 
@@ -18,12 +22,16 @@ class AgentStream:
 
     Args:
         shown: the number of the last message that was shown before.
+        keep: notes for the next launcher that the message of a number was shown, and then calls.
 
     has_closed: is called when the agent's stream ends.
     """
 
-    def __init__(self, shown: int = 0) -> None:
+    def __init__(
+        self, shown: int = 0, keep: Callable[[int, Callable[[], None]], None] = lambda _, done: done()
+    ) -> None:
         self._shown = shown
+        self._keep = keep
         self.has_closed: Callable[[], None] = lambda: None
         self._received = shown
         self._orders: asyncio.Queue[Order | None] | None = None  # None while the stream is not open
@@ -62,8 +70,7 @@ class AgentStream:
 
     def note_shown(self, number: int) -> None:
         """The message of this number, and all before it, have been shown."""
-        self._shown = max(self._shown, number)
-        self._note_change()
+        self._keep(number, partial(self._acknowledge, number))
 
     async def orders(self) -> AsyncGenerator[Order, None]:
         """The orders that hold now, then each new one; until the generator is closed, or another one begins."""
@@ -109,6 +116,10 @@ class AgentStream:
             pass
         return self._shown
 
+    def _acknowledge(self, number: int) -> None:
+        self._shown = max(self._shown, number)
+        self._note_change()
+
     def _note_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -119,10 +130,14 @@ class AgentStreams:
 
     Args:
         shown: the numbers of the last messages that a former launcher has shown.
+        keep: notes for the next launcher that a message of an agent was shown, and then calls.
     """
 
-    def __init__(self, shown: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, shown: Mapping[str, int] | None = None, keep: KeepShown = lambda _agent, _number, done: done()
+    ) -> None:
         self._before = dict(shown or {})
+        self._keep = keep
         self._streams: dict[str, AgentStream] = {}
 
     @property
@@ -133,5 +148,5 @@ class AgentStreams:
     def of(self, identity: str) -> AgentStream:
         """The stream of one agent."""
         if identity not in self._streams:
-            self._streams[identity] = AgentStream(self._before.get(identity, 0))
+            self._streams[identity] = AgentStream(self._before.get(identity, 0), partial(self._keep, identity))
         return self._streams[identity]

@@ -98,7 +98,7 @@ async def test_the_agent_of_a_former_launcher_is_reached_by_its_stream_and_is_no
         office.hosts.want("localhost")
         assert (office.begun, office.agents) == (["localhost"], {})
         async with aclosing(stream.orders()) as orders:
-            office.hosts.dismiss(Dismiss("localhost", "it got a stop notice"))
+            office.hosts.dismiss(Dismiss("localhost", 1, "it got a stop notice"))
             assert await anext(orders) == Release(TEMPORARY_FAILURE)
         await stream.receive(1, [], is_last=True)
 
