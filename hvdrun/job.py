@@ -76,6 +76,7 @@ from rendezvous.wire.orders import (
 
 if TYPE_CHECKING:
     from hvdrun.hosts.start_check import StartCheck
+    from hvdrun.jobs.continuation import Continuation
     from hvdrun.joining.roster import Roster
     from hvdrun.tasks.dispatcher import Dispatcher
     from rendezvous.server.authority import Authority
@@ -112,7 +113,9 @@ def launch(
     history, age_seconds = None, 0.0
     if continuation is not None:
         (history, _), age_seconds = continuation.read_history(), continuation.age_seconds
-    file = OutcomeFile(spec.display.outcome_file, facts, history or History(), read_local_clock, tell, age_seconds)
+    file = OutcomeFile(
+        spec.display.outcome_file, facts, history or History(), read_local_clock, tell, ago_seconds=age_seconds
+    )
 
     async def run() -> Outcome:
         if spec.remote.joining is None:
@@ -123,9 +126,7 @@ def launch(
             spec,
             spec.remote.joining,
             console,
-            lambda roster: Job(
-                spec, console, file, dispatcher, roster, start=start, continuation=continuation
-            ).run(),
+            lambda roster: Job(spec, console, file, dispatcher, roster, start=start, continuation=continuation).run(),
         )
 
     with file, hold_checkpoints(spec.workers.checkpoint):
@@ -371,6 +372,18 @@ class Job:
             policy = replace(policy, restarts=Restarts())
         server = Server(policy, self._carry_out, authority.issue_server(), self._dispatcher, self._note_step)
         return await stack.enter_async_context(server), authority
+
+    def _take_over(self, continuation: "Continuation") -> None:
+        """Go on where a former server of the job was killed, if there was one."""
+        continuation.follow_guardian()
+        state = continuation.state
+        if state is None:
+            return
+        self._ranks.restore({record.worker: record.assignment.rank for record in state.workers.values()})
+        if state.round_hosts:
+            self._masters.restore(state.rounds, state.round_hosts[0])
+        self._console.notice(continuation.describe(), Level.WARNING)
+        continuation.life.answer_signals()
 
     def _carry_out(self, effect: Effect) -> None:
         self._reporter.tell(effect)

@@ -82,6 +82,7 @@ class OutcomeFile:
         history: History,
         clock: Callable[[], datetime],
         tell: Callable[[str], None],
+        *,
         ago_seconds: float = 0.0,
     ) -> None:
         self._path = path

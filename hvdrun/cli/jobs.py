@@ -22,6 +22,7 @@ from hvdrun.jobs.errors import (
     JobRunningError,
     LauncherLostError,
     OtherContainerError,
+    ResumeRefusedError,
 )
 from hvdrun.jobs.known import LAST, JobState, KnownJob, choose, find_jobs, look_at
 from hvdrun.jobs.known import remove as remove_folder
@@ -31,6 +32,7 @@ from hvdrun.jobs.reader import LogReader, RankFilter, show
 from hvdrun.jobs.record import join_words
 from hvdrun.options.option import RawValues
 from hvdrun.options.programs import JOB_PROGRAMS, RANK
+from hvdrun.version import __version__
 
 Say = Callable[[str], None]  # prints a sentence on standard error
 Page = tuple[str, int]  # for standard output, and the exit code
@@ -194,12 +196,40 @@ def _find_stoppable(jobs: Sequence[KnownJob]) -> list[KnownJob]:
     return detached
 
 
+def resume(given: Mapping[str, RawValues], say: Say) -> Page:
+    """`hvdrun resume`."""
+    if "job" not in given:
+        raise UsageError("JOB, the job to resume, is missing: hvdrun ps lists the jobs.")
+    job = find_detached(given, "resume", "journal")
+    if job.state is JobState.RUNNING:
+        raise ResumeRefusedError(job.name, "it runs")
+    if job.state is JobState.ENDED:
+        raise ResumeRefusedError(job.name, f"it has ended, with exit code {job.exit_code}")
+    launch = None if job.folder is None else job.folder.read_launch()
+    if job.folder is None or launch is None:
+        raise ResumeRefusedError(job.name, "it has no journal")
+    version, kept = launch
+    if version != __version__:
+        raise ResumeRefusedError(
+            job.name,
+            f"it was started by hvdrun {version}, and this is {__version__}: resume it with that version, or stop what "
+            f"runs of it, and start it again with its --checkpoint",
+        )
+    from hvdrun.cli.run import resume_detached  # noqa: PLC0415 - few jobs are resumed
+
+    code = resume_detached(job.folder, kept)
+    if code == 0:
+        say(f"the job {job.name} goes on")
+    return "", code
+
+
 _PROGRAMS: Mapping[str, Callable[[Mapping[str, RawValues], Say], Page]] = {
     "ps": list_all,
     "attach": attach,
     "logs": print_log,
     "wait": wait,
     "stop": stop,
+    "resume": resume,
     "rm": remove,
 }
 

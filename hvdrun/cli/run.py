@@ -1,12 +1,14 @@
 """Runs a job that the command line asks for: on this terminal, or in a session of its own."""
 
 import os
+import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvdrun.cli.messages import BUG, INTERRUPTED, print_error, print_text, report
@@ -16,14 +18,14 @@ from hvdrun.processes.processes import name_job
 from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command
+from hvdrun.version import __version__
 from rendezvous.core.messages import Level
 
 if TYPE_CHECKING:
     from hvdrun.console import Console
     from hvdrun.jobs.continuation import Continuation
+    from hvdrun.jobs.detach import DetachedServer
     from hvdrun.jobs.folder import JobFolder
-    from hvdrun.jobs.guardian import Life
-    from hvdrun.jobs.log import LogWriter
     from hvdrun.jobs.start import StartWatch
 
 
@@ -88,7 +90,6 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
     from hvdrun.jobs.detach import detach, refuse_detachment  # noqa: PLC0415 - few jobs are detached
     from hvdrun.jobs.logout import find_fleeting_keys, find_kill  # noqa: PLC0415 - few jobs are detached
     from hvdrun.jobs.record import JobRecord  # noqa: PLC0415 - few jobs are detached
-    from hvdrun.jobs.start import StartWatch, expects_init  # noqa: PLC0415 - few jobs are detached
 
     spec, display = prepared.spec, prepared.spec.display
     refuse_detachment(os.environ)
@@ -96,18 +97,7 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
         if warning is not None:
             print_error(warning, with_time=display.marks_times)
 
-    def work(folder: "JobFolder", writer: "LogWriter", note_start: Callable[[], None], life: "Life") -> int:
-        joins = expects_init(spec.workers.command, spec.workers.directory)
-        start = StartWatch(note_start, expects_init=joins, limit_seconds=spec.limits.start_timeout_seconds)
-        try:
-            return run_prepared(prepared, launch, Detached(folder, writer, life, start))
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - an error of hvdrun is reported as one
-            is_debug = display.least_level is Level.DEBUG
-            return report(error, with_traceback=is_debug, with_time=display.marks_times)
-
-    code = detach(JobRecord.of(prepared.name, spec), work, os.environ)
+    code = detach(JobRecord.of(prepared.name, spec), partial(_work, prepared, launch), os.environ)
     if code == 0:
         if sys.stderr is not None and sys.stderr.isatty():
             name = prepared.name
@@ -116,27 +106,41 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
     return code
 
 
-@dataclass(frozen=True, slots=True)
-class Detached:
-    """What a detached job has besides.
+def resume_detached(folder: "JobFolder", kept: bytes) -> int:
+    """Start another server of a detached job, and return its exit code; 0 as soon as it goes on.
 
-    folder: its folder. writer: of its log. life: which server of the job this is.
-    start: is told how the start goes on.
+    Args:
+        folder: of the job.
+        kept: what the first server has kept for it.
     """
+    from hvdrun.jobs.detach import resume  # noqa: PLC0415 - few jobs are resumed
 
-    folder: "JobFolder"
-    writer: "LogWriter"
-    life: "Life"
-    start: "StartWatch"
+    prepared, environment = pickle.loads(kept)  # noqa: S301 - the file is this user's alone
+    os.environb.clear()
+    os.environb.update(environment)
+    return resume(folder, partial(_work, prepared, None))
 
 
-def run_prepared(prepared: Prepared, launch: Launch | None, detached: Detached | None = None) -> int:
+def _work(prepared: Prepared, launch: Launch | None, server: "DetachedServer") -> int:
+    """Run a detached job, as one of its servers."""
+    display = prepared.spec.display
+    try:
+        if server.life.number == 1:
+            server.folder.write_launch(__version__, pickle.dumps((prepared, dict(os.environb))))
+        return run_prepared(prepared, launch, server)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - an error of hvdrun is reported as one
+        return report(error, with_traceback=display.least_level is Level.DEBUG, with_time=display.marks_times)
+
+
+def run_prepared(prepared: Prepared, launch: Launch | None, server: "DetachedServer | None" = None) -> int:
     """Run a job and return its exit code.
 
     Args:
         prepared: the job.
         launch: runs it; `hvdrun.job.launch` unless given.
-        detached: what it has besides, if it is detached.
+        server: which server of the job this is, if that is detached.
 
     Raises:
         HvdrunError: it cannot be launched.
@@ -152,9 +156,9 @@ def run_prepared(prepared: Prepared, launch: Launch | None, detached: Detached |
         job=prepared.name,
         folds=size > 1 or elasticity is not None,
         log_format=display.log_format,
-        writer=None if detached is None else detached.writer,
+        writer=None if server is None else server.writer,
     )
-    continuation: "Continuation | None" = None
+    continuation: Continuation | None = None
     try:
         if display.log_file is not None and not display.dry_run:
             console.keep_log(display.log_file)
@@ -164,22 +168,16 @@ def run_prepared(prepared: Prepared, launch: Launch | None, detached: Detached |
             console.verbose(detail)
         if display.dry_run:
             return print_text(describe(spec))
-        if detached is not None:
+        if server is not None:
             from hvdrun.jobs.continuation import open_continuation  # noqa: PLC0415 - few jobs are detached
 
-            warn = partial(console.notice, level=Level.WARNING)
-            continuation = open_continuation(detached.folder, detached.life, detached.writer, warn)
+            continuation = open_continuation(server, partial(console.notice, level=Level.WARNING))
         if display.output_folder is not None:
-            most = size
-            if elasticity is not None:
-                most = max(size, elasticity.max_size or 0)
-            index = None if continuation is None else continuation.read_history()[1]
-            console.keep_output(display.output_folder, most, size, index)
+            _keep_output(console, display.output_folder, spec, continuation)
         if launch is None:
             from hvdrun import job  # noqa: PLC0415 - brings grpc and cryptography
 
-            start = None if detached is None else detached.start
-            launch = partial(job.launch, start=start, continuation=continuation)
+            launch = partial(job.launch, start=_watch_start(spec, server), continuation=continuation)
         return launch(spec, console)
     except HvdrunError as error:
         error.is_told = console.report(*error.lines)
@@ -210,3 +208,23 @@ def describe(spec: JobSpec) -> str:
             spec, find_now(spec), LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable)
         )
     return render_plan(make_plan(spec, os.environb))
+
+
+def _keep_output(console: "Console", folder: Path, spec: JobSpec, continuation: "Continuation | None") -> None:
+    """Write the workers' output into files, or go on with those of a former server of the job."""
+    most = size = spec.workers.size
+    if spec.limits.elasticity is not None:
+        most = max(size, spec.limits.elasticity.max_size or 0)
+    index = None if continuation is None else continuation.read_history()[1]
+    console.keep_output(folder, most, size, index)
+
+
+def _watch_start(spec: JobSpec, server: "DetachedServer | None") -> "StartWatch | None":
+    """Who waits for the start of a detached job, as the process that has started it does."""
+    if server is None:
+        return None
+    from hvdrun.jobs.start import StartWatch, expects_init  # noqa: PLC0415 - few jobs are detached
+
+    joins = expects_init(spec.workers.command, spec.workers.directory)
+    limit_seconds = spec.limits.start_timeout_seconds
+    return StartWatch(server.note_start, expects_init=joins, limit_seconds=limit_seconds)

@@ -82,7 +82,7 @@ class Hosts:
         self._server: Server
         self._config: AgentConfig
         self._continuation = continuation
-        reserve = (lambda _: 0) if continuation is None else continuation.reserve
+        reserve = (lambda _, port: port) if continuation is None else continuation.reserve
         self._plan = NetworkPlan(pool, console.verbose, coming=lambda: self._source.coming, reserve=reserve)
 
         self._lasting: dict[str, LastingTransport] = {}  # to agents that outlive this launcher

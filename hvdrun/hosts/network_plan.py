@@ -92,7 +92,7 @@ class NetworkPlan:
         pool: the agents of the hosts.
         verbose: prints a sentence with -v.
         coming: lists the named hosts for which the lookup, whether they are this machine, is not finished.
-        reserve: the port of the rendezvous at an address where it does not listen yet; 0 for any.
+        reserve: takes an address, and the port there that the rendezvous had, or 0; returns its port, or 0 for any.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class NetworkPlan:
         verbose: Callable[[str], None],
         *,
         coming: Callable[[], Collection[str]] = tuple,
-        reserve: Callable[[str], int] = lambda _: 0,
+        reserve: Callable[[str, int], int] = lambda _, port: port,
     ) -> None:
         self._pool = pool
         self._server: Server
@@ -249,7 +249,7 @@ class NetworkPlan:
 
     async def _listen(self, address: str, port: int = 0) -> Endpoint:
         if address not in self._listeners:
-            port = await self._server.open(address, port or self._reserve(address))
+            port = await self._server.open(address, self._reserve(address, port))
             self._listeners[address] = endpoint = Endpoint(address, port)
             self._verbose(f"the rendezvous listens on {endpoint}")
         return self._listeners[address]

@@ -4,27 +4,29 @@ The journal has the state, and what else belongs to the job: the key of its auth
 history. The guardian holds its ports. Where there can be no journal, as on a file server, the job ends with its server.
 """
 
+import asyncio
 import pickle
 import secrets
 import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hvdrun.errors import LaunchError
-from hvdrun.jobs.folder import JobFolder
+from hvdrun.jobs.detach import DetachedServer
+from hvdrun.jobs.folder import JOURNAL
 from hvdrun.jobs.guardian import Life
-from hvdrun.jobs.log import LogWriter
 from hvdrun.jobs.shown import Shown, read_shown
 from rendezvous.core.state import State
+from rendezvous.errors import ListenError
 from rendezvous.journal.errors import JournalError, JournalUnwritableError
 from rendezvous.journal.journal import Journal
 from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.notifications import KEY_BYTES
 
-FOLDER = "journal"  # in that of the job
 _AUTHORITY, _SECRET, _NETWORK, _HISTORY, _BEGUN = "authority", "secret", "network", "history", "begun"
 
 
@@ -44,11 +46,10 @@ class Continuation:
     """What the present server of a detached job takes over from the one before it, and leaves to the next.
 
     Args:
-        folder: of the job.
-        life: which server it is.
-        writer: writes the log of the job.
+        server: it.
         warn: prints a sentence.
 
+    folder: of the job. life: which server of it this is.
     journal: of the job.
     state: where the job stands; None before it has begun.
 
@@ -57,12 +58,12 @@ class Continuation:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: JobFolder, life: Life, writer: LogWriter, warn: Callable[[str], None]) -> None:
-        self.folder = folder
-        self.life = life
-        self._writer = writer
+    def __init__(self, server: DetachedServer, warn: Callable[[str], None]) -> None:
+        self.folder = folder = server.folder
+        self.life = server.life
+        self._writer = writer = server.writer
         self.former_shown = read_shown(folder.path)
-        self.journal: Journal = LosableJournal(open_journal(folder.path / FOLDER, warn), folder.path / FOLDER, warn)
+        self.journal: Journal = LosableJournal(open_journal(folder.path / JOURNAL, warn), folder.path / JOURNAL, warn)
         self._shown = Shown(folder.path, writer.locate)
         self.state: State | None = self.journal.read()
 
@@ -115,24 +116,46 @@ class Continuation:
 
         self._writer.call_when_written(note)
 
-    def reserve(self, address: str) -> int:
-        """A free port at this address, which the guardian keeps for all servers of the job.
+    def reserve(self, address: str, number: int = 0) -> int:
+        """A port at this address, which the guardian keeps for all servers of the job.
+
+        Args:
+            address: of this machine.
+            number: of the port; 0 for a free one.
 
         Raises:
-            OSError: this machine does not have the address.
+            ListenError: this machine does not have the address, or another program has the port.
         """
         ((family, _, _, _, place), *_) = socket.getaddrinfo(
-            address, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+            address, number, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
         )
         with socket.socket(family) as port:
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            port.bind(place)
+            try:
+                port.bind(place)
+            except OSError as error:
+                where = f"{address}:{number}" if number else address
+                raise ListenError(where, error.strerror or str(error)) from error
             self.life.keep(port)
             return int(port.getsockname()[1])
 
-    async def close(self) -> None:
-        """The job has ended."""
-        await self.journal.close()
+    def describe(self) -> str:
+        """What has become of the former server, as a sentence."""
+        if not self.life.killed_by:
+            return "this job continues, after its server had ended with its machine"
+        how = signal.Signals(self.life.killed_by).name
+        return f"the server of this job was ended by {how}, and another one goes on: no worker was stopped for that"
+
+    def follow_guardian(self) -> None:
+        """Take the lock of the job when the guardian has gone: nobody would start another server."""
+        loop, line = asyncio.get_running_loop(), self.life.line
+
+        def note_end() -> None:
+            loop.remove_reader(line)
+            with suppress(OSError):  # the folder was removed
+                self.folder.lock_again()
+
+        loop.add_reader(line, note_end)
 
     def _get_or_put(self, name: str, create: Callable[[], bytes]) -> bytes:
         kept = self.journal.get(name)
@@ -201,21 +224,19 @@ class LosableJournal:
         self._warn(f"{error}; the job goes on, and from now on it ends with its server")
 
 
-def open_continuation(
-    folder: JobFolder, life: Life, writer: LogWriter, warn: Callable[[str], None]
-) -> Continuation | None:
+def open_continuation(server: DetachedServer, warn: Callable[[str], None]) -> Continuation | None:
     """What the job keeps; None where it can keep nothing, and ends with its first server.
 
     Raises:
         ServerLostError: this is another server of the job, and cannot continue it.
     """
     try:
-        continuation = Continuation(folder, life, writer, warn)
+        continuation = Continuation(server, warn)
     except (JournalError, OSError) as error:
-        if life.number > 1:
-            raise ServerLostError(life, str(error)) from error
+        if server.life.number > 1:
+            raise ServerLostError(server.life, str(error)) from error
         warn(f"{error}; the job ends with its server")
         return None
-    if life.number > 1 and continuation.network is None:
-        raise ServerLostError(life, "the job had not begun")
+    if server.life.number > 1 and continuation.network is None:
+        raise ServerLostError(server.life, "the job had not begun")
     return continuation

@@ -2,15 +2,17 @@
 
 import os
 import select
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import NoReturn
 
 from hvdrun.console.marks import read_local_clock
 from hvdrun.errors import LaunchError
 from hvdrun.jobs.errors import DetachRefusedError
-from hvdrun.jobs.folder import JobFolder
+from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import DEATHS_SECONDS, Life, guard
 from hvdrun.jobs.known import remove, remove_expired
 from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, list_logs, name_log
@@ -28,12 +30,27 @@ _SCHEDULERS = {
     "PBS_JOBID": "PBS keeps the job: submit a batch script (qsub) with the same command without --detach",
     "LSB_JOBID": "LSF keeps the job: submit a batch script (bsub) with the same command without --detach",
 }
+_NEXT = 2  # the number of a server that continues a job, whichever it is
 _LOOK_SECONDS = 0.1  # between two looks whether hvdrun has said something
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _STREAMS = {1: OutputStream.STDOUT, 2: OutputStream.STDERR}
 
-# Runs the job: its folder, its writer, what to call when it has started, and which server of it this is.
-Work = Callable[[JobFolder, LogWriter, Callable[[], None], Life], int]
+
+@dataclass(frozen=True, slots=True)
+class DetachedServer:
+    """One server of a detached job.
+
+    folder: of the job. life: which server of it this is.
+    writer: of its log. note_start: is called when the job has started.
+    """
+
+    folder: JobFolder
+    life: Life
+    writer: LogWriter
+    note_start: Callable[[], None]
+
+
+Work = Callable[[DetachedServer], int]  # runs the job, and returns its exit code
 
 
 def refuse_detachment(environment: Mapping[str, str]) -> None:
@@ -72,22 +89,36 @@ def detach(record: JobRecord, work: Work, environment: Mapping[str, str]) -> int
     except OSError as error:
         folder.remove()
         raise FolderRefusedError(folder.path, f"cannot be written ({error.strerror})") from error
+    code = _start(folder, work)
+    if code:
+        remove(places, folder)  # all of it was shown
+    return code
+
+
+def resume(folder: JobFolder, work: Work) -> int:
+    """Start another server of a job whose guardian and server have ended; return when it goes on, or its exit code.
+
+    Args:
+        folder: of the job.
+        work: runs it, in a child of this process.
+    """
+    return _start(folder, work, first=_NEXT)
+
+
+def _start(folder: JobFolder, work: Work, first: int = 1) -> int:
     started, start = os.pipe()
     kept = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     child = os.fork()
     if not child:
         signal.pthread_sigmask(signal.SIG_SETMASK, kept)
         os.close(started)
-        _run(folder, start, work)
+        _run(folder, start, work, first)
     os.close(start)
     with _passing_on(child, kept):
-        code = _await_start(folder, started, child)
-    if code:
-        remove(places, folder)  # all of it was shown
-    return code
+        return _await_start(folder, started, child)
 
 
-def _run(folder: JobFolder, start: int, work: Work) -> NoReturn:
+def _run(folder: JobFolder, start: int, work: Work, first: int) -> NoReturn:
     """The child: be the guardian of the job, to its end."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -112,9 +143,12 @@ def _run(folder: JobFolder, start: int, work: Work) -> NoReturn:
 
     code = 1
     try:
-        folder.lock()
-        code = guard(serve, note_crashes, settle)
-        folder.end(code)
+        if first == 1:
+            folder.lock()
+        else:
+            folder.lock_again()
+        code = guard(serve, note_crashes, settle, first)
+        end(folder, code)
     except OSError as error:
         code = _tell_unwritable(folder, error)
     finally:
@@ -132,15 +166,24 @@ def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
             os.close(start)
             start = -1
 
-    if life.number > 1:
-        start = -1  # whoever waited has seen the end of the first server
+    if life.killed_by:
+        start = -1  # whoever waited has seen the end of the server before
     try:
         if life.number > 1:
             remove_unacknowledged(folder.path)
         writer = LogWriter(folder.path, _STREAMS, read_local_clock)
     except OSError as error:
         return _tell_unwritable(folder, error)
-    return work(folder, writer, note_start, life)
+    code = work(DetachedServer(folder, life, writer, note_start))
+    if life.is_alone():
+        end(folder, code)
+    return code
+
+
+def end(folder: JobFolder, code: int) -> None:
+    """The job has ended: no other server needs its journal."""
+    folder.end(code)
+    shutil.rmtree(folder.path / JOURNAL, ignore_errors=True)
 
 
 def _tell_unwritable(folder: JobFolder, error: OSError) -> int:

@@ -86,7 +86,8 @@ class LauncherLostError(HvdrunError):
 
     Cause: `kill -9`, the kernel for want of memory, a logout where logind kills a user's processes, or a restart of the
         machine.
-    Remedy: `hvdrun logs JOB` has the output until then. The workers go on for `--server-timeout` at most.
+    Remedy: `hvdrun resume JOB`, within `--server-timeout`: the workers go on so long. `hvdrun logs JOB` has the output
+        until then.
 
     Args:
         job: its name.
@@ -97,10 +98,27 @@ class LauncherLostError(HvdrunError):
 
     def __init__(self, job: str, how: str) -> None:
         super().__init__(
-            f"the launcher of the job {job} {how}: its exit code is not known. What still runs of it ends "
-            "after --server-timeout; "
-            f"hvdrun logs {job} has the output until then."
+            f"the launcher of the job {job} {how}: its exit code is not known. hvdrun resume {job} goes on with what "
+            f"still runs of it, which ends after --server-timeout; hvdrun logs {job} has the output until then."
         )
+
+
+class ResumeRefusedError(HvdrunError):
+    """No other server can continue a job.
+
+    Cause: The job has ended, its server runs, it has no journal, or another version of hvdrun has started it.
+    Remedy: See the reason in the sentence. A job with `--checkpoint` continues from its checkpoint when it is started
+        again.
+
+    Args:
+        job: its name.
+        reason: half a sentence.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, job: str, reason: str) -> None:
+        super().__init__(f"the job {job} cannot be resumed: {reason}.")
 
 
 class JobRunningError(HvdrunError):

@@ -18,10 +18,12 @@ from pathlib import Path
 
 from hvdrun.jobs.record import JobRecord
 
+JOURNAL = "journal"  # the folder of what another server of the job needs
 KEPT_SECONDS = 30 * 24 * 3600.0
 KEPT_BYTES = 10**9
 _START_SECONDS = 3600.0  # a launcher takes its folder in less
 _RECORD, _LOCK, _END = "job.json", "lock", "end.json"
+_LAUNCH = "launch"  # in the folder of the journal
 _END_ROOM, _END_BYTES = ".end", 256  # the room of the end, taken at the start
 _FLOCK = struct.Struct("hhqqi4x")  # the kernel's: type, whence, start, length, pid
 
@@ -67,11 +69,40 @@ class JobFolder:
         Raises:
             OSError: that cannot be done.
         """
-        self._lock = os.open(self._hidden / _LOCK, os.O_RDWR)
-        fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._kept = os.open(self._hidden, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._kept, fcntl.LOCK_SH)
+        self._take(self._hidden)
         self._hidden.rename(self.path)
+
+    def lock_again(self) -> None:
+        """Lock the folder of a job that has begun, for this process, since the one that had it has ended.
+
+        Raises:
+            OSError: that cannot be done; BlockingIOError: another process has it.
+        """
+        self._take(self.path)
+
+    def _take(self, path: Path) -> None:
+        self._lock = os.open(path / _LOCK, os.O_RDWR)
+        fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._kept = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._kept, fcntl.LOCK_SH)
+
+    def write_launch(self, version: str, launch: bytes) -> None:
+        """Keep what another server of the job needs of the command line; of this version of hvdrun.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        (self.path / JOURNAL).mkdir(mode=0o700, exist_ok=True)
+        path = self.path / JOURNAL / _LAUNCH
+        path.touch(mode=0o600)
+        path.write_bytes(version.encode() + b"\n" + launch)
+
+    def read_launch(self) -> tuple[str, bytes] | None:
+        """The version of hvdrun, and what another server needs; None where none can go on."""
+        with suppress(OSError):  # the job has ended, or has begun without a journal
+            version, _, launch = (self.path / JOURNAL / _LAUNCH).read_bytes().partition(b"\n")
+            return version.decode(), launch
+        return None
 
     def end(self, exit_code: int) -> None:
         """The job has ended, and all its output is written; the disk may be full now."""

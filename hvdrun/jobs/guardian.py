@@ -51,6 +51,15 @@ class Life:
         with suppress(OSError):  # the guardian was killed: nobody starts another server
             socket.send_fds(self.line, [b"p"], [port.fileno()])
 
+    def is_alone(self) -> bool:
+        """The guardian has gone."""
+        try:
+            return not self.line.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     @staticmethod
     def answer_signals() -> None:
         """Receive the signals of the job from now on: those that came while there was no server wait for the next."""
@@ -61,6 +70,7 @@ def guard(
     serve: Callable[[Life], int],
     note_crashes: Callable[[int, int], None],
     settle: Callable[[], None] = lambda: None,
+    first: int = 1,
 ) -> int:
     """Run the servers of a job, one after the other, until one ends by itself; return its exit code.
 
@@ -68,10 +78,11 @@ def guard(
         serve: runs a server in a child of this process, and returns the exit code.
         note_crashes: called with how many servers were killed, and the last signal, where that ends the job.
         settle: called once, when the first server runs.
+        first: the number of the first server; above 1 where others have been before this guardian.
     """
     guardian = _Guardian(settle)
     deaths: deque[float] = deque(maxlen=MOST_DEATHS)
-    number, killed_by = 1, 0
+    number, killed_by = first, 0
     with guardian.passing_on():
         while True:
             status = guardian.run(serve, number, killed_by)
@@ -92,11 +103,11 @@ class _Guardian:
     """The present server, the ports, and the signals for it.
 
     Args:
-        settle: called when the first server runs.
+        settle: called when the first server runs, which answers signals from its beginning.
     """
 
     def __init__(self, settle: Callable[[], None]) -> None:
-        self._settle = settle
+        self._settle: Callable[[], None] | None = settle
         self._ports: list[int] = []
         self._server = 0  # its pid; 0 while there is none
         self._asked: dict[int, None] = {}  # the signals for the next server: a job that was asked to stop stays so
@@ -136,8 +147,9 @@ class _Guardian:
             signal.pthread_sigmask(signal.SIG_SETMASK, kept)
         theirs.close()
         with ours:
-            if number == 1:
+            if self._settle is not None:
                 self._settle()
+                self._settle = None
             return self._watch(ours)
 
     def _serve(self, serve: Callable[[Life], int], life: Life, kept: set[int | signal.Signals]) -> NoReturn:
@@ -149,7 +161,7 @@ class _Guardian:
                 os.close(descriptor)
             for number, handler in self._former.items():
                 signal.signal(number, handler)
-            signal.pthread_sigmask(signal.SIG_SETMASK, kept if life.number == 1 else kept.union(_PASSED_ON))
+            signal.pthread_sigmask(signal.SIG_SETMASK, kept if self._settle else kept.union(_PASSED_ON))
             code = serve(life)
         finally:
             end_process(code)

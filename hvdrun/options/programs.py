@@ -217,6 +217,14 @@ ATTACH = Program(
     _JOB,
     needs_argument=False,
 )
+RESUME = Program(
+    "hvdrun resume",
+    "Start the server of a detached job again, where it was killed with its guardian, or has ended with this machine. "
+    "Workers on other hosts train on meanwhile, for the time of --server-timeout. Exit codes: 0 the job goes on; 1 it "
+    "cannot be resumed; 2 wrong use; 69 there is no such job; 125 its journal cannot be used.",
+    (_HELP,),
+    _JOB,
+)
 RM = Program(
     "hvdrun rm",
     "Remove what is kept of a detached job that has ended. Without it, that stays for 30 days, or until all have 1 GB. "
@@ -224,7 +232,7 @@ RM = Program(
     (_HELP,),
     replace(_JOB, help="The job, by its name, the beginning of it, or `last`."),
 )
-JOB_PROGRAMS = {"ps": PS, "attach": ATTACH, "logs": LOGS, "wait": WAIT, "stop": STOP, "rm": RM}
+JOB_PROGRAMS = {"ps": PS, "attach": ATTACH, "logs": LOGS, "wait": WAIT, "stop": STOP, "resume": RESUME, "rm": RM}
 TIMELINE = Program(
     "hvdrun timeline",
     "Read the timeline of a job (hvdrun --timeline FILE), with all its parts: for which ranks the others waited, and "

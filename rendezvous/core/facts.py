@@ -39,6 +39,7 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import (
     SIGNALS,
+    SIGTERM,
     TEMPORARY_FAILURE,
     Blame,
     Cause,
@@ -158,13 +159,30 @@ def _plan_restart(state: State, host: str | None, reason: str) -> State:
 
 
 def _note_report(state: State, event: Reported) -> State:
-    """A host runs a worker of this round: the round has begun there."""
+    """A host runs a worker of this round: the round has begun there. A worker that it should have stopped has ended."""
+    if gone := _find_gone(state, event):
+        state = state.with_records(gone)
     is_heard = event.host in state.unreported and any(
         (known := state.workers.get(each.slot)) is not None and known.worker == each for each in event.running
     )
     if is_heard:
         return _hear(state, event.host)
     return state
+
+
+def _find_gone(state: State, event: Reported) -> list[WorkerRecord]:
+    """The workers whose time to end is over, and which their agent does not have: they have not even been started.
+
+    The order to start one may have been lost with a server that was killed. The order to stop it is then none.
+    """
+    lease_seconds, running = state.policy.lease_seconds, frozenset(event.running)
+    return [
+        replace(each, state=WorkerState.ENDED, returncode=-SIGTERM)
+        for each in state.on(event.host)
+        if each.state is WorkerState.LEAVING
+        and each.worker not in running
+        and state.clock > each.leaves_by + lease_seconds
+    ]
 
 
 def _hear(state: State, host: str) -> State:

@@ -283,7 +283,7 @@ async def test_another_server_of_the_job_listens_where_the_former_one_did_and_ke
     assert facts.routes == routes
 
     doors = Doors()
-    plan = NetworkPlan(site.pool, site.said.append, reserve=lambda _: 4711)
+    plan = NetworkPlan(site.pool, site.said.append, reserve=lambda _, port: port or 4711)
     await plan.open(cast("Server", doors), facts)
     assert plan.facts == facts
     assert doors.opened == [*facts.ports]
@@ -292,6 +292,6 @@ async def test_another_server_of_the_job_listens_where_the_former_one_did_and_ke
 @in_loop
 async def test_a_port_is_reserved_at_each_address() -> None:
     async with at_site({}) as site:
-        plan = NetworkPlan(site.pool, site.said.append, reserve=lambda _: 4711)
+        plan = NetworkPlan(site.pool, site.said.append, reserve=lambda _, port: port or 4711)
         await plan.open(cast("Server", Doors()))
         assert plan.facts == NetworkFacts({}, {"127.0.0.1": 4711}, is_inside=False)

@@ -2,10 +2,12 @@
 
 import copy
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Self
 
 from rendezvous.core import membership
+from rendezvous.core.holds import restore
 from rendezvous.core.lifecycle import Phase, WorkerState
 from rendezvous.core.messages import (
     CoreError,
@@ -112,6 +114,17 @@ class Checker:
             assert membership.step(after, event) == (after, effects), "a repeated report brings news"
         return effects
 
+    def restart(self) -> State:
+        """The server begins again with nothing but the state; what it has then."""
+        before, self.state = self.state, restore(self.state)
+        records = zip(before.workers.values(), self.state.workers.values(), strict=True)
+        changed = [(former.worker, latter.worker) for former, latter in records if former != latter]
+        self._gone |= {former for former, _ in changed}
+        renamed = dict(changed)
+        self._launched |= {renamed[worker] for worker in self._launched & renamed.keys()}
+        self._rounds = replace(self._rounds, workers=tuple(renamed.get(each, each) for each in self._rounds.workers))
+        return self.state
+
     def end(self) -> None:
         """Every agent falls silent: the job must come to its end by the clock alone."""
         if not self.state.workers and not self.policy.outlives_losses:
@@ -138,6 +151,9 @@ class Checker:
                 record = self._before.workers[worker.slot]
                 if record.worker == worker and (not record.generation or after == self._before.number):
                     self._reports[worker] = after, report
+            case Reported(host) if host in self.state.hosts:
+                ended = {record.worker for record in self.state.on(host) if record.state is WorkerState.ENDED}
+                self._gone |= {r.worker for r in self._before.alive() if r.worker in ended}
             case _:
                 pass
 

@@ -142,11 +142,13 @@ class SimulatedHistory:
     """One seeded history of an elastic job with truthful agents and workers; now and then a stranger's event."""
 
     returncodes: tuple[int, ...] = (1, -9, -9, -12)  # of workers that fail
+    make_simulation: type[Simulation] = Simulation
 
     def __init__(self, seed: int) -> None:
         self.random = chance = random.Random(f"elastic {seed}")  # noqa: S311 - a seed that can be repeated, not a secret
         self.checker = Checker(self.choose_policy(), careful=False)
-        self.simulation = Simulation(self.checker, chance, chance.choice([0.0, 0.3, 0.8]), chance.random() < 0.8)
+        obstacles = chance.choice([0.0, 0.3, 0.8])
+        self.simulation = self.make_simulation(self.checker, chance, obstacles, chance.random() < 0.8)
         self.prepare()
         self.trouble = chance.choice([0.02, 0.1, 0.2])
         self.length = chance.randint(40, 160)

@@ -15,6 +15,7 @@ from rendezvous.core.messages import (
     Launch,
     Lost,
     Noticed,
+    Reported,
     Signalled,
     Stopped,
     Ticked,
@@ -217,7 +218,8 @@ class Rounds:
             assert after.restart is None, "no restart is allowed"
         elif isinstance(event, HostsChanged) and now.is_world(before):
             _check_offer(before, after)
-        if now.is_world(before):
+        # A report repeats orders that were lost, also one from before the world was seen.
+        if now.is_world(before) and not isinstance(event, Reported):
             assert all(each.round is not None for each in launches), "one is started alone"
         if after.rounds == before.rounds and (self.workers or not launches):
             return now

@@ -92,12 +92,13 @@ class Simulation:
     def apply(self, event: Event) -> None:
         """Let an event happen, and what follows from it."""
         for effect in self.checker.apply(event) or ():
-            self._carry_out(effect)
+            self.carry_out(effect)
 
-    def _carry_out(self, effect: Effect) -> None:
+    def carry_out(self, effect: Effect) -> None:
+        """What follows from an effect."""
         match effect:
             case Launch(worker):
-                self._launch(worker)
+                self.launch(worker)
             case Terminate(worker):
                 if worker in self.alive:
                     self.alive[worker].is_terminated = True
@@ -109,14 +110,15 @@ class Simulation:
             case OfferResize():
                 self.offered = effect
             case Publish():
-                self._publish(effect)
+                self.publish(effect)
             case Dismiss(host):
                 self.alive = {worker: each for worker, each in self.alive.items() if worker.slot.host != host}
                 self.cut.discard(host)
             case _:
                 pass
 
-    def _launch(self, worker: Worker) -> None:
+    def launch(self, worker: Worker) -> None:
+        """An agent starts a worker, unless it has."""
         host = worker.slot.host
         if worker in self.alive:
             return
@@ -124,7 +126,7 @@ class Simulation:
             self.cut.add(host)
         self.alive[worker] = Trainee(worker, is_stuck=self.chance.random() < self.stuck)
 
-    def _publish(self, publish: Publish) -> None:
+    def publish(self, publish: Publish) -> None:
         """Every member takes part immediately, except that it may not be connected yet."""
         decision, self.members = publish.decision, publish.generation.members
         self.generation, self.offered = publish.generation.number, None
@@ -182,8 +184,7 @@ class Simulation:
         ahead = self.chance.random() < 0.4
         for each in trainees:
             each.is_connected = True
-            needs_state = each.needs_state and place < 1
-            each.needs_state = needs_state
+            each.needs_state = each.needs_state and place < 1
             each.done = place
             each.pending = ahead or self.chance.random() < 0.5
         if ahead:  # some have done it already
