@@ -1,10 +1,11 @@
 """Notifications to the members: first those that hold now, then each new one.
 
 The server has one topic for each host, and an agent's relay has one for its host. A subscriber that comes late, or
-reconnects, misses nothing that still holds.
+reconnects, misses nothing that still holds. A server that was started again repeats what holds, with the same keys.
 """
 
 import asyncio
+import hmac
 import secrets
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
@@ -13,14 +14,14 @@ from rendezvous.core.messages import Announce, Depart, Effect, Interrupt, OfferR
 from rendezvous.core.model import Assignment, Worker
 from rendezvous.core.reports import Action, RecoveryDecision
 
-KEY_BYTES = 32  # of a generation's key
+KEY_BYTES = 32  # of a generation's key, and of the secret from which the keys of a job follow
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """A generation was formed; only the members on the receiving host are listed.
 
-    key: KEY_BYTES random bytes, the secret of the generation's members and their agents.
+    key: KEY_BYTES bytes, the secret of the generation's members and their agents.
     """
 
     generation: int
@@ -53,9 +54,10 @@ class Snapshot:
         return iter(self._notifications.values())
 
     def add(self, notification: Notification) -> bool:
-        """Add a notification, and remove those that it supersedes; False if it is there already."""
+        """Add a notification, and remove those that it supersedes; False if it is there already, or is out of date."""
         key = _find_key(notification)
-        if self._notifications.get(key) == notification:
+        former = self._notifications.get(key)
+        if former == notification or self._is_late(notification, former):
             return False
         # A new generation supersedes all notifications about the former one.
         if isinstance(notification, Published):
@@ -63,6 +65,14 @@ class Snapshot:
         self._notifications.pop(key, None)  # so that the new one comes last
         self._notifications[key] = notification
         return True
+
+    def _is_late(self, notification: Notification, former: Notification | None) -> bool:
+        """A newer one is known: of a later generation, or with a higher number."""
+        if isinstance(notification, Refuse):
+            return False
+        newest = self._notifications.get(Published)
+        is_past = isinstance(newest, Published) and notification.generation < newest.generation
+        return is_past or (former is not None and _find_age(notification) < _find_age(former))
 
 
 class Topic:
@@ -109,12 +119,23 @@ def _find_key(notification: Notification) -> object:
             return type(notification)
 
 
-class Topics:
-    """One topic for each host, for its own members only."""
+def _find_age(notification: Notification) -> tuple[int, int]:
+    """The generation, and the number of an offer: the higher, the newer."""
+    if isinstance(notification, Refuse):
+        return 0, 0
+    return notification.generation, notification.number if isinstance(notification, OfferResize) else 0
 
-    def __init__(self) -> None:
+
+class Topics:
+    """One topic for each host, for its own members only.
+
+    Args:
+        secret: of the job; the key of each generation follows from it. None: a random one.
+    """
+
+    def __init__(self, secret: bytes | None = None) -> None:
         self._topics: dict[str, Topic] = {}
-        self._key = (0, b"")  # the last generation's number, and its key
+        self._secret = secret or secrets.token_bytes(KEY_BYTES)
 
     def of(self, host: str) -> Topic:
         """The topic of one host."""
@@ -149,7 +170,5 @@ class Topics:
             self.of(host).publish(Published(number, tuple(ranked), key, publish.decision))
 
     def _make_key(self, generation: int) -> bytes:
-        """The key of a generation; the same if it is published again."""
-        if self._key[0] != generation:
-            self._key = generation, secrets.token_bytes(KEY_BYTES)
-        return self._key[1]
+        """The key of a generation; the same if it is published again, also by another server of the job."""
+        return hmac.digest(self._secret, f"generation {generation}".encode(), "sha256")

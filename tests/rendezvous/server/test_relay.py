@@ -90,7 +90,7 @@ async def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) ->
             Assignment(rank=2, size=4, local_rank=0, local_size=2, cross_rank=1, cross_size=2),
             Assignment(rank=1, size=4, local_rank=1, local_size=2, cross_rank=0, cross_size=2),
         ]
-        assert {(member.generation, member.key) for member in members} == {(1, stage.server._topics._key[1])}
+        assert {(member.generation, member.key) for member in members} == {(1, stage.server._topics._make_key(1))}
         assert [len(stage.server.topic(host)._subscribers) for host in "ab"] == [1, 1]  # hosts, not ranks
 
 
@@ -100,7 +100,7 @@ async def test_the_sequencers_provider_receives_the_interpreter(path: Path) -> N
         await in_thread(lambda: worker.join(0))
         assert stage.sequencing.interpreters == [sys.executable]
         (published,) = stage.sequencing.published
-        assert (published.generation, published.key) == (1, stage.server._topics._key[1])
+        assert (published.generation, published.key) == (1, stage.server._topics._make_key(1))
         assert published.members == ((A0, Assignment(0, 1, 0, 1, 0, 1)),)
 
 

@@ -16,6 +16,7 @@ FIRST = Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),), b"k" * KEY_BYTES)
 SECOND = Published(2, FIRST.members, b"l" * KEY_BYTES)
 OPENED = Announce(1, Endpoint("10.0.0.1", 4711))
 MOVED = Announce(1, Endpoint("10.0.0.1", 4712))
+BROKEN, OFFERED = Interrupt(2, "it broke"), OfferResize(1, 3, adds=False, removes=False)
 REFUSED, OTHERWISE = Refuse(A0, "it is over"), Refuse(A0, "for another reason")
 
 
@@ -28,6 +29,9 @@ REFUSED, OTHERWISE = Refuse(A0, "it is over"), Refuse(A0, "for another reason")
         ([REFUSED, Refuse(A1, "it is over"), OTHERWISE], [Refuse(A1, "it is over"), OTHERWISE]),
         ([FIRST, Depart(1, A0, 0), Depart(1, A1, 1)], [FIRST, Depart(1, A0, 0), Depart(1, A1, 1)]),
         ([FIRST, REFUSED, Depart(1, A0, 0)], [FIRST, REFUSED, Depart(1, A0, 0)]),
+        ([SECOND, BROKEN, FIRST, OPENED, Interrupt(1, "late"), Depart(1, A1, 1)], [SECOND, BROKEN]),
+        ([BROKEN, Interrupt(1, "late")], [BROKEN]),
+        ([FIRST, OFFERED, OfferResize(1, 2, adds=True, removes=False)], [FIRST, OFFERED]),
     ],
     ids=[
         "all in its order",
@@ -36,6 +40,9 @@ REFUSED, OTHERWISE = Refuse(A0, "it is over"), Refuse(A0, "for another reason")
         "one refusal of each worker, the last",
         "every departure",
         "a refusal and a departure of one worker",
+        "a generation and what is newer than all of the former one",
+        "the newest interrupt",
+        "the newest offer",
     ],
 )
 @in_loop
@@ -119,6 +126,13 @@ def test_each_host_receives_its_own_members_and_the_same_decision() -> None:
     assert (on_a.members, on_b.members) == (((A0, PAIR[0]),), ((B0, PAIR[1]),))
     assert on_a.decision == on_b.decision == RETRY
     assert on_a.key == on_b.key
+
+
+def test_the_keys_of_a_job_follow_from_its_secret() -> None:
+    one, same, other = (
+        Topics(secret)._make_key(1) for secret in (b"s" * KEY_BYTES, b"s" * KEY_BYTES, b"t" * KEY_BYTES)
+    )
+    assert one == same != other
 
 
 def test_each_generation_of_each_job_has_its_own_key() -> None:
