@@ -93,6 +93,7 @@ bench: setup
 	$(BIN)/python benchmarks/restart.py --json benchmarks/restart.json
 	$(BIN)/python benchmarks/snapshot.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/journal.py
 	$(BIN)/python benchmarks/doctor.py
 
 docs: setup

@@ -364,15 +364,26 @@ def decode(kind: type[T], encoded: Any) -> T:
 
 def describe(hint: Any) -> dict[str, list[str]]:
     """The names of the fields of each dataclass that values of this type contain, and the values of each enum."""
-    described: dict[str, list[str]] = {}
+    described = {}
+    for name, kind in list_types(hint).items():
+        if issubclass(kind, Enum):
+            described[name] = [member.value for member in kind]
+        else:
+            described[name] = [field.name for field in fields(kind)]
+    return described
+
+
+def list_types(hint: Any) -> dict[str, Any]:
+    """The dataclasses and enums that values of this type contain, by name."""
+    types: dict[str, Any] = {}
     rest = [find_codec(hint)]
     while rest:
         match rest.pop():
             case RecordCodec(record=record, fields=each):
-                described[record.__name__] = list(each)
+                types[record.__name__] = record
                 rest += each.values()
             case EnumCodec(enum=enum):
-                described[enum.__name__] = [member.value for member in enum]
+                types[enum.__name__] = enum
             case UnionCodec(records=records):
                 rest += records.values()
             case MappingCodec(key=key, value=value):
@@ -383,4 +394,4 @@ def describe(hint: Any) -> dict[str, list[str]]:
                 rest.append(item)
             case _:
                 pass
-    return described
+    return types

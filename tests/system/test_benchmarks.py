@@ -24,6 +24,7 @@ COLLECTIVES = ROOT / "benchmarks" / "collectives.py"
 FUNCTIONS = ROOT / "benchmarks" / "functions.py"
 BANDWIDTH = ROOT / "benchmarks" / "bandwidth.py"
 SNAPSHOT = ROOT / "benchmarks" / "snapshot.py"
+JOURNAL = ROOT / "benchmarks" / "journal.py"
 SCALE = ROOT / "benchmarks" / "scale.py"
 MXNET_STEP = ROOT / "benchmarks" / "mxnet_step.py"
 SHORT = ("--pairs", "2", "--most-pairs", "2")
@@ -56,6 +57,14 @@ def test_the_cost_of_a_snapshot_beside_the_copy_is_measured(hvdrun: Launcher) ->
     run = run_alone(hvdrun, SNAPSHOT, "--rounds", "2", "--width", "8")
     assert run.returncode == 0, run.stderr
     assert re.search(r"25 million parameters and Adam \| 795 \| \S+ MB \| \S+ ms \| \S+ ms", run.stdout)
+
+
+def test_the_costs_of_durable_decisions_are_measured(hvdrun: Launcher) -> None:
+    run = run_alone(hvdrun, JOURNAL, "--hosts", "10", "--decisions", "20")
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"one decision a write \| 20 \| \S+ ms \| \S+ ms \|", run.stdout)
+    assert re.search(r"5 heartbeats of all hosts \| 50 \| .* \| 0 B \| 0.00 MB \|", run.stdout)
+    assert "The next server reads it in " in run.stdout
 
 
 def test_scale_forms_and_loses_a_generation_of_every_size(hvdrun: Launcher) -> None:
