@@ -6,10 +6,11 @@ together, as one difference to the last state that was written.
 
 import asyncio
 import ctypes
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -242,7 +243,8 @@ class SqliteJournal:
             self._insert(term)
 
         self._commit(begin)
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # no frame of a former server stays
+        with suppress(sqlite3.Error):  # on a full disk the frames of the former server stay, as those of this one
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _get(self, name: str) -> bytes:
         body = self._find(_META, name)
@@ -303,6 +305,17 @@ def _create_file(path: Path) -> None:
         raise JournalPlaceError(path, kind)
     if not path.exists():
         path.touch(mode=0o600, exist_ok=False)
+        for folder in (path.parent, path.parent.parent):
+            _sync(folder)
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _refuse_if_used(path: Path) -> None:
