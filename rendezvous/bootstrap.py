@@ -22,6 +22,7 @@ INCARNATION = "HVD_INCARNATION"
 ADDRESS = "HVD_ADDRESS"
 START_TIMEOUT = "HVD_START_TIMEOUT"
 LEASE = "HVD_LEASE"
+SERVER_TIMEOUT = "HVD_SERVER_TIMEOUT"  # seconds; not set in a job that ends with its launcher
 LATE = "HVD_LATE"  # "1" or not set
 HOROVOD_SHIM = "HVD_HOROVOD_SHIM"  # what `import horovod` means; set by the launcher for all workers
 CHECKPOINT = "HVD_CHECKPOINT"  # the folder of the job's checkpoints; set by the launcher, or by the user of another
@@ -69,6 +70,7 @@ class Bootstrap:
     start_timeout_seconds: how long the job waits for all workers to join.
     lease_seconds: how long an agent may be silent before its host is lost.
     is_late: others train already; this worker is added when it is ready.
+    server_timeout_seconds: how long a job that outlives its launcher may be without it; 0 for any other job.
     """
 
     job: str
@@ -78,6 +80,7 @@ class Bootstrap:
     start_timeout_seconds: float
     lease_seconds: float
     is_late: bool = False
+    server_timeout_seconds: float = 0.0
 
     @property
     def account_file(self) -> Path:
@@ -88,6 +91,7 @@ class Bootstrap:
         """The variables that carry this value."""
         return {
             **({LATE: "1"} if self.is_late else {}),
+            **({SERVER_TIMEOUT: repr(self.server_timeout_seconds)} if self.server_timeout_seconds else {}),
             JOB: self.job,
             SOCKET: str(self.socket),
             SLOT: str(self.worker.slot),
@@ -116,6 +120,7 @@ class Bootstrap:
                 start_timeout_seconds=float(environment[START_TIMEOUT]),
                 lease_seconds=float(environment[LEASE]),
                 is_late=environment.get(LATE) == "1",
+                server_timeout_seconds=float(environment.get(SERVER_TIMEOUT, 0.0)),
             )
             bootstrap._check()
         except (KeyError, ValueError) as error:
@@ -128,6 +133,8 @@ class Bootstrap:
         for limit, seconds in (("start timeout", self.start_timeout_seconds), ("lease", self.lease_seconds)):
             if not 0 < seconds < math.inf:
                 raise ValueError(f"a {limit} of {seconds} s")
+        if not 0 <= self.server_timeout_seconds < math.inf:
+            raise ValueError(f"a server timeout of {self.server_timeout_seconds} s")
 
 
 class Backend(StrEnum):

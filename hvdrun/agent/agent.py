@@ -204,8 +204,6 @@ class Agent:
         spawner = ForkSpawner(begin, environment, remark, alert)
 
         self._input = InputFeed(lambda: self._output.tell(Taken()))
-        self._reserved: Reserved | None = None  # what the launcher was told last
-        self._is_lasting = begin.server_timeout_seconds is not None
         self._launcher_timeout = self._make_timeout(begin)
         self._watch = Watch(
             begin.job,
@@ -288,6 +286,11 @@ class Agent:
             self._watchdog.end()
             self._master_ports.close()
         return ending
+
+    @property
+    def _is_lasting(self) -> bool:
+        """Whether the job outlives its launcher."""
+        return self._begin.server_timeout_seconds is not None
 
     def note_notice(self) -> None:
         """Report a stop notice: the job drains this host, or stops."""
@@ -376,16 +379,15 @@ class Agent:
 
     def _greet(self) -> None:
         """Tell a launcher what a former one may have been told: it may have ended since."""
-        if self._reserved is not None:
-            self._output.tell(self._reserved)
+        for number, master in self._master_ports.list():
+            self._output.tell(Reserved(master, number))
 
     def _complete(self, launch: Launch) -> Launch:
         """With the port that is reserved for rank 0 of its round, if that is on this host; the launcher learns it."""
         if launch.round is None or launch.round.master is not None:
             return launch
         master = self._master_ports.reserve(launch.round.number)
-        self._reserved = Reserved(master, launch.round.number)
-        self._output.tell(self._reserved)
+        self._output.tell(Reserved(master, launch.round.number))
         return replace(launch, round=replace(launch.round, master=master))
 
     def _finds_world(self) -> bool:

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -170,6 +170,7 @@ class WorkerEnvironment:
             start_timeout_seconds=begin.start_timeout_seconds,
             lease_seconds=begin.lease_seconds,
             is_late=launch.is_late,
+            server_timeout_seconds=begin.server_timeout_seconds or 0.0,
         )
 
         elastic = is_elastic(begin.environment)
@@ -218,6 +219,10 @@ class MasterPorts:
             for former in [each for each in self._ports if each < number - 1]:
                 self._ports.pop(former).close()
         return Endpoint(self._address, self._ports[number].getsockname()[1])
+
+    def list(self) -> Sequence[tuple[int, Endpoint]]:
+        """The rounds of which the ports are reserved, in order, and these ports."""
+        return [(number, self.reserve(number)) for number in sorted(self._ports)]
 
     def has_listener(self) -> bool:
         """A process listens at one of them."""

@@ -26,7 +26,9 @@ from rendezvous.wire import codec
 from rendezvous.wire.notifications import Notification, Published, SequencerFailed
 
 _FAIL_SECONDS = 1.0  # for the call of a worker that exits, which its agent notices anyway
-_MARGIN_SECONDS = 30.0  # a worker waits longer than the start timeout, so that the server reports the timeout
+# A worker waits longer than the start timeout, so that the server reports that; and longer than the server may be away,
+# so that its agent reports that.
+_MARGIN_SECONDS = 30.0
 
 
 class WorkerClient:
@@ -40,13 +42,14 @@ class WorkerClient:
 
     Args:
         bootstrap: of this worker.
-        margin_seconds: how much longer than the start timeout `join` waits.
+        margin_seconds: how much longer than the start timeout, or the server timeout, calls wait.
     """
 
     def __init__(self, bootstrap: Bootstrap, *, margin_seconds: float = _MARGIN_SECONDS) -> None:
         self._worker = bootstrap.worker
         self._socket = bootstrap.socket
-        self._patience_seconds = bootstrap.start_timeout_seconds + margin_seconds
+        limit_seconds = max(bootstrap.start_timeout_seconds, bootstrap.server_timeout_seconds)
+        self._patience_seconds = limit_seconds + margin_seconds
         self._channel, self._stub = connect_to_agent(bootstrap.socket)
         self._subscription = Subscription(self._stub, self._worker, str(self._socket))
         self._deadline: float | None = None  # for connecting to the other members; None before `join`
@@ -56,7 +59,7 @@ class WorkerClient:
 
         report: given in an elastic job. There is no limit then: a new worker, or one that waits until lost ones are
             replaced, waits as long as the job allows. Without a report, the limit is the start timeout and some
-            seconds.
+            seconds; in a job that outlives its launcher, the server timeout if that is longer.
 
         Raises:
             JoinRefusedError: no generation will include this worker.

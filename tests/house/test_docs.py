@@ -74,6 +74,7 @@ INTERNAL_VARIABLES = {
         "HVD_LATE",
         "HVD_LEASE",
         "HVD_MEMBER",
+        "HVD_SERVER_TIMEOUT",
         "HVD_SLOT",
         "HVD_SNAPSHOT_FD",
         "HVD_SOCKET",

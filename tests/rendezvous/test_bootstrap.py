@@ -41,6 +41,7 @@ values = st.binary(min_size=1).filter(lambda data: b"\0" not in data).map(os.fsd
         lease_seconds=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     )
 )
+@example(Bootstrap("job", Path("/s"), Worker(Slot("a", 0), 1), "10.0.0.1", 1.0, 1.0, server_timeout_seconds=3600.0))
 @example(Bootstrap("job", Path("/s"), Worker(Slot("2001:db8::1", 0), 1), "2001:db8::1", 1.0, 1.0))
 def test_a_worker_reads_what_its_agent_wrote(written: Bootstrap) -> None:
     environment = {os.fsencode(name): os.fsencode(value) for name, value in written.environment().items()}
@@ -66,6 +67,7 @@ BAD_VALUES = {
     bootstrap.INCARNATION: ["first", "0", "-1"],
     bootstrap.START_TIMEOUT: ["soon", "nan", "inf", "0"],
     bootstrap.LEASE: ["long", "inf", "0"],
+    bootstrap.SERVER_TIMEOUT: ["never", "inf", "-1"],
 }
 
 

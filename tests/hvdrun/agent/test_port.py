@@ -64,6 +64,7 @@ def test_each_round_has_a_port_of_its_own_and_an_order_that_is_repeated_the_same
     first, second = ports.reserve(0), ports.reserve(1)
     assert first != second
     assert (ports.reserve(0), ports.reserve(1)) == (first, second)
+    assert ports.list() == [(0, first), (1, second)]
 
 
 def test_the_last_round_but_one_keeps_its_port_and_the_one_before_it_does_not(ports: MasterPorts) -> None:

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 import rendezvous.client.worker
 from rendezvous.client import WorkerClient
-from rendezvous.core.messages import Depart, Exited, Interrupt, OfferResize
+from rendezvous.core.messages import Depart, Exited, Interrupt, Joined, OfferResize
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Policy, Slot, Worker
 from rendezvous.core.reports import Action, Done, JoinReason, PendingOperation, Report
 from rendezvous.errors import (
@@ -22,6 +23,7 @@ from rendezvous.errors import (
     SequencerStartError,
     UnreachableError,
 )
+from rendezvous.wire import codec
 from rendezvous.wire.notifications import KEY_BYTES, Published, Topics
 from tests.rendezvous.stage import (
     A0,
@@ -32,6 +34,7 @@ from tests.rendezvous.stage import (
     in_clean_loop,
     in_thread,
     make_bootstrap,
+    open_network,
     open_stage,
     open_worker,
 )
@@ -162,6 +165,29 @@ async def test_a_wait_ends_at_its_deadline(path: Path) -> None:
                 with pytest.raises(UnreachableError, match=what):
                     await in_thread(call)
         assert stage.server.state.waiting == 1
+
+
+@in_clean_loop
+async def test_a_worker_waits_for_a_server_that_may_be_started_again_as_long_as_that_may_take(path: Path) -> None:
+    patient = replace(make_bootstrap(path, A0, start_timeout_seconds=0.01), server_timeout_seconds=LIMIT_SECONDS)
+    async with open_stage(PAIR) as stage, open_network(stage.port) as network:
+        await network.cut()
+        async with stage.relay("a", path, address=network.address):
+            with closing(WorkerClient(patient, margin_seconds=0.0)) as client:
+                joining = asyncio.create_task(in_thread(lambda: client.join(0)))
+                await asyncio.sleep(PATIENCE_SECONDS)
+                assert not joining.done()
+                await network.mend()
+                async with stage.agent("a") as a:
+                    await happen(lambda: stage.server.state.waiting == 1)
+                    await a.join(codec.encode(Joined(A1)))
+                assert (await joining).generation == 1
+                await network.cut()
+                declaring = asyncio.create_task(in_thread(client.declare))
+                await asyncio.sleep(PATIENCE_SECONDS)
+                assert not declaring.done()
+                await network.mend()
+                await declaring
 
 
 @pytest.mark.parametrize("name", ["a b", "50%25", "a#b", "a?b", "é", os.fsdecode(b"\xff")])

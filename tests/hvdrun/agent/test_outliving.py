@@ -1,0 +1,114 @@
+"""A real agent whose launcher is killed: it obeys the next one, which gets the output and the ends of the workers."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rendezvous.core.messages import Finish, HostsChanged
+from rendezvous.core.model import Host, Policy, Round
+from rendezvous.server.authority import Authority
+from rendezvous.server.server import Server
+from rendezvous.wire import codec
+from rendezvous.wire.orders import AgentMessage, Order, Output, Release, Reserved
+from tests.hvdrun.agent.jobs import JOB, LAUNCH, make_begin
+from tests.hvdrun.agent.test_main import start_agent
+from tests.rendezvous.stage import LOOPBACK, Network, open_network
+from tests.waiting import LIMIT_SECONDS, happen, in_loop
+
+WAITS = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo over; exit 3"
+
+
+class Launcher:
+    """A launcher of the job, with a term of its own."""
+
+    def __init__(self, authority: Authority, term: int, shown: dict[str, int] | None = None) -> None:
+        self.shown: list[AgentMessage] = []
+        self.ends: list[Finish] = []
+        self.has_ended = asyncio.Event()
+        policy = Policy.static(1, lease_seconds=LIMIT_SECONDS)
+        self.server = Server(policy, self._carry_out, authority.issue_server(), term=term, shown=shown)
+
+    @property
+    def output(self) -> bytes:
+        """What the worker has written."""
+        return b"".join(message.data for message in self.shown if isinstance(message, Output))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[int]:
+        """Serve meanwhile, at this port."""
+        async with self.server as server:
+            server.submit(HostsChanged((Host("a", 1),)))
+            server.stream("a").follow(self._take)
+            yield await server.open(LOOPBACK)
+
+    def _carry_out(self, effect: object) -> None:
+        if isinstance(effect, Finish):
+            self.ends.append(effect)
+
+    def _take(self, message: AgentMessage | None, number: int) -> None:
+        if message is None:
+            self.has_ended.set()
+        else:
+            self.shown.append(message)
+            self.server.stream("a").note_shown(number)
+
+
+def start(tmp_path: Path, authority: Authority, network: Network, *orders: Order) -> "subprocess.Popen[bytes]":
+    """An agent with these orders, behind the network."""
+    agent = start_agent(tmp_path)
+    begin = make_begin(tmp_path, "sh", "-c", WAITS)
+    begin = replace(
+        begin,
+        credential=authority.issue_agent("a"),
+        server=network.address,
+        server_timeout_seconds=LIMIT_SECONDS,
+        lease_seconds=2.0,
+    )
+    assert agent.stdin is not None
+    agent.stdin.write(b"".join(map(codec.encode_order, (begin, *orders))))
+    agent.stdin.flush()
+    return agent
+
+
+def cut_off(agent: "subprocess.Popen[bytes]") -> None:
+    """The launcher at the other end of the pipes is killed."""
+    for pipe in (agent.stdin, agent.stdout, agent.stderr):
+        assert pipe is not None
+        pipe.close()
+
+
+async def release(launcher: Launcher, agent: "subprocess.Popen[bytes]") -> None:
+    """Release the agent by its stream, and wait for its end."""
+    await happen(lambda: launcher.server.stream("a").send(Release()))
+    await launcher.has_ended.wait()
+    assert await asyncio.to_thread(agent.wait, LIMIT_SECONDS) == 0
+
+
+@in_loop
+async def test_the_next_launcher_gets_the_rest_of_the_output_and_the_end_of_each_worker(tmp_path: Path) -> None:
+    authority = Authority(JOB)
+    launch = replace(LAUNCH, round=Round(0, 0, 1))
+    former = Launcher(authority, 1)
+    async with former.running() as port, open_network(port) as network:
+        agent = start(tmp_path, authority, network, launch)
+        try:
+            await happen(lambda: former.output == b"begun\n" and former.server.state.last_heard["a"] is not None)
+            await network.cut()
+            cut_off(agent)
+            (tmp_path / "go").touch()
+            latter = Launcher(authority, 2, former.server.streams.shown)
+            async with latter.running() as port_of_latter:
+                await network.mend(port_of_latter)
+                await happen(lambda: bool(latter.ends))
+                assert latter.ends[0].outcome.exit_code == 3
+                await happen(lambda: latter.output == b"over\n")
+                assert any(isinstance(message, Reserved) and message.round == 0 for message in latter.shown)
+                await release(latter, agent)
+        finally:
+            agent.kill()
+            agent.wait()
+    assert os.listdir(tmp_path) == ["go"]  # noqa: PTH208 - no thread is needed
