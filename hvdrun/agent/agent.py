@@ -86,6 +86,7 @@ from rendezvous.wire.orders import (
 
 _CHUNK_BYTES = 64 * 1024
 _LOOKS_PER_LEASE = 6
+_SILENCE_SHARE = 0.5  # of a lease, in which three reports are acknowledged
 _RELEASED_SECONDS = 60.0  # for a launcher that was started again to take the last output
 _FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.1, 2.0
 
@@ -293,8 +294,9 @@ class Agent:
         return self._begin.server_timeout_seconds is not None
 
     def note_notice(self) -> None:
-        """Report a stop notice: the job drains this host, or stops."""
+        """Report a stop notice: the job drains this host, or stops; without a launcher this host stops by itself."""
         self._watch.note_notice()
+        self._launcher_timeout.stop()
 
     async def _await_signal(self, orders: OrderReader) -> Ending:
         """Pass the first signal on, and let the launcher end the job; end at the second, or long after the grace."""
@@ -314,16 +316,17 @@ class Agent:
                 end(code)
             elif self._is_joined and number is signal.SIGTERM:
                 if self._watch.running():
-                    self._watch.note_notice()
+                    self.note_notice()
                 else:
                     end(TEMPORARY_FAILURE)
             else:
                 orders.is_signalled = True
                 self._watch.note_signal(number)
+                self._launcher_timeout.stop()
                 loop.call_later(self._begin.grace_seconds + self._begin.lease_seconds, end, code)
 
         loop.add_signal_handler(signal.SIGUSR1, self._watch.pass_on, signal.SIGUSR1)
-        loop.add_signal_handler(signal.SIGUSR2, self._watch.note_notice)
+        loop.add_signal_handler(signal.SIGUSR2, self.note_notice)
         # Handled though ignored (nohup): workers would inherit that.
         for number in STOPPING:
             is_ignored = signal.getsignal(number) is signal.SIG_IGN and number is not signal.SIGTERM
@@ -370,7 +373,8 @@ class Agent:
     def _make_timeout(self, begin: Begin) -> LauncherTimeout:
         if begin.server_timeout_seconds is None:
             return LauncherTimeout(begin.launcher_timeout_seconds)
-        return ServerTimeout(begin.server_timeout_seconds, self._stop_workers)
+        silence_seconds = begin.lease_seconds * _SILENCE_SHARE
+        return ServerTimeout(begin.server_timeout_seconds, self._stop_workers, silence_seconds=silence_seconds)
 
     def _stop_workers(self) -> None:
         """Tell the workers that a stop notice has come."""

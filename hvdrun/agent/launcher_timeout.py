@@ -99,6 +99,9 @@ class LauncherTimeout:
     def note_running(self, *, is_running: bool) -> None:
         """Whether workers run."""
 
+    def stop(self) -> None:
+        """This host is asked to stop."""
+
     def hold(self, *, held: bool) -> None:
         """Hold the limit while the user suspends the launcher; then begin anew."""
         self._is_held = held
@@ -108,23 +111,37 @@ class LauncherTimeout:
 class ServerTimeout(LauncherTimeout):
     """The limit in a job that outlives its launcher: before it ends the workers, they are told to stop, and may save.
 
-    When all workers have ended by themselves, it begins anew: the launcher has to learn how.
+    When all workers have ended by themselves, it begins anew: the launcher has to learn how. A host that is asked to
+    stop while the launcher is away does not wait for it.
 
     Args:
         seconds: how long the launcher may be away.
         notice: tells the workers to stop.
         clock: monotonic, in seconds.
+        silence_seconds: after which the launcher counts as away.
     """
 
-    def __init__(self, seconds: float, notice: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        notice: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        silence_seconds: float = 0.0,
+    ) -> None:
         super().__init__(seconds, clock)
         self._notice = notice
-        self._is_running = False
-        self._has_noticed = False
+        self._silence_seconds = silence_seconds
+        self._heard = self._clock.now
+        self._is_running = self._has_noticed = self._is_stopping = False
 
     def look(self) -> bool:
         """See `LauncherTimeout`."""
-        if super().look():
+        may = super().look()
+        is_away = self._clock.now - self._heard >= self._silence_seconds
+        if self._is_stopping and is_away and not (self._has_noticed and self._is_running):
+            may = False
+        if may:
             return True
         if self._has_noticed or not self._is_running:
             return False
@@ -133,6 +150,15 @@ class ServerTimeout(LauncherTimeout):
         self._ends = self._clock.now + SAVE_SECONDS
         return True
 
+    def restart(self) -> None:
+        """See `LauncherTimeout`."""
+        super().restart()
+        self._heard = self._clock.now
+
+    def stop(self) -> None:
+        """See `LauncherTimeout`."""
+        self._is_stopping = True
+
     def make_error(self, cause: Exception | None) -> HvdrunError:
         """See `LauncherTimeout`."""
         return ServerTimeoutError(self.seconds, cause)
@@ -140,5 +166,5 @@ class ServerTimeout(LauncherTimeout):
     def note_running(self, *, is_running: bool) -> None:
         """See `LauncherTimeout`."""
         if self._is_running and not is_running:
-            self.restart()
+            self._ends = self._clock.now + self.seconds
         self._is_running = is_running

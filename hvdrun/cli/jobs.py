@@ -24,6 +24,7 @@ from hvdrun.jobs.errors import (
     OtherContainerError,
     ResumeRefusedError,
 )
+from hvdrun.jobs.here import find_agents
 from hvdrun.jobs.known import LAST, JobState, KnownJob, choose, find_jobs, look_at
 from hvdrun.jobs.known import remove as remove_folder
 from hvdrun.jobs.places import find_places
@@ -85,6 +86,12 @@ def wait(given: Mapping[str, RawValues], say: Say) -> Page:
 
 def stop(given: Mapping[str, RawValues], say: Say) -> Page:
     """`hvdrun stop`."""
+    if "here" in given:
+        return _stop_here(str(given.get("job", "")), say)
+    return _stop_job(given, say)
+
+
+def _stop_job(given: Mapping[str, RawValues], say: Say) -> Page:
     jobs = find_jobs()
     if given.get("job") == LAST:  # the one that hvdrun logs and the others mean
         jobs = [job for job in jobs if job.folder is not None] or jobs
@@ -109,6 +116,25 @@ def stop(given: Mapping[str, RawValues], say: Say) -> Page:
                     pass
             if interrupt:
                 return "", INTERRUPTED
+    return "", 0
+
+
+def _stop_here(asked: str, say: Say) -> Page:
+    """`hvdrun stop --here`."""
+    agents = [agent for agent in find_agents() if agent.job.startswith(asked)]
+    names = sorted({agent.job for agent in agents})
+    if not names:
+        raise JobNotFoundError(asked)
+    if len(names) > 1:
+        raise UsageError(f"several jobs run on this machine ({', '.join(names)}): name one.")
+    for agent in agents:
+        agent.stop()
+    say(f"stopping what runs of the job {names[0]} on this machine; the same again gives it only the time of --grace")
+    with answer_interrupt(lambda: say(f"the job {names[0]} still ends on this machine")) as interrupt:
+        while not interrupt and any(agent.lives for agent in agents):
+            time.sleep(_LOOK_SECONDS)
+    if interrupt:
+        return "", INTERRUPTED
     return "", 0
 
 

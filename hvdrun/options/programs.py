@@ -187,7 +187,15 @@ STOP = Program(
     "the only detached one. Returns when the job has ended. Exit codes: 0 it has ended; 2 wrong use; 69 there is no "
     "such job, or its launcher was killed; 130 "
     "Ctrl-C, and the job still ends.",
-    (_HELP,),
+    (
+        Option(
+            "--here",
+            "here",
+            "Stop what runs of the job on this machine, also where its launcher is gone: its workers get a stop notice "
+            "and a minute to save. The second time they have the time of --grace.",
+        ),
+        _HELP,
+    ),
     _JOB,
     needs_argument=False,
 )

@@ -1,9 +1,6 @@
 """The launcher of a detached job is killed: its workers train on, and their agent ends when nobody comes."""
 
-import os
-import re
-import signal
-from pathlib import Path
+import pytest
 
 from tests.system.detached import ask, detach
 from tests.system.launcher import Launcher
@@ -37,11 +34,12 @@ sys.stdout.flush()
 time.sleep(1.0)
 sys.stdout.write(" and over")
 """
-WAITS = """
-import signal, time
+SAVES = """
+import os, time
 open("running", "w")
-signal.signal(signal.SIGTERM, lambda *_: (open("ended", "w"), exit(0)))
-time.sleep(600)
+while not os.path.exists(os.path.join(os.path.dirname(os.environ["HVD_SOCKET"]), "stopping")):
+    time.sleep(0.02)
+open("saved", "w")
 """
 SHORT = ("--server-timeout", "2s", "--lease", "1s")
 
@@ -79,20 +77,14 @@ def test_the_output_of_a_detached_job_is_complete(hvdrun: Launcher) -> None:
     assert sorted(lines) == sorted([*(f"{number}" for number in range(20_000)), "over and over"] * 2)
 
 
-def test_workers_without_a_launcher_get_a_stop_notice_after_the_server_timeout(hvdrun: Launcher) -> None:
-    hvdrun.write("wait.py", WAITS)
-    detach(hvdrun, *SHORT, "-np", "1", "python", "wait.py")
+@pytest.mark.parametrize("is_asked", [False, True], ids=["after the server timeout", "asked to"])
+def test_workers_whose_launcher_is_killed_may_save_before_they_are_ended(hvdrun: Launcher, *, is_asked: bool) -> None:
+    hvdrun.write("save.py", SAVES)
+    limits = ("--lease", "1s") if is_asked else SHORT
+    job = detach(hvdrun, *limits, "-np", "1", "python", "save.py")
     wait_until((hvdrun.directory / "running").exists)
-    agent = find_agent(hvdrun)
-    assert agent is not None
     kill_launcher(hvdrun)
-    (stopping,) = _find_stop_files(hvdrun)
-    wait_until(stopping.exists, "the stop notice")
-    os.kill(agent, signal.SIGTERM)  # as a user may, who does not wait
-    wait_until((hvdrun.directory / "ended").exists)
+    if is_asked:
+        assert ask(hvdrun, "stop", "--here", job).returncode == 0
     wait_until(lambda: hvdrun.processes() == (), "the agent to end")
-
-
-def _find_stop_files(hvdrun: Launcher) -> list[Path]:
-    folders = [path for path in hvdrun.watch.temporary.iterdir() if re.fullmatch("hvdrun-[0-9a-f]+", path.name)]
-    return [folder / "stopping" for folder in folders]
+    assert (hvdrun.directory / "saved").exists()

@@ -218,18 +218,26 @@ def test_an_agent_with_thousands_of_workers_looks_less_often(bench: Bench) -> No
         ([("runs", 29), ("ended", 0), ("runs", 31)], False, False),
         ([("runs", 40), ("ended", 0), ("runs", 30)], True, True),
         ([("runs", 40), ("ended", 0), ("runs", 31)], True, False),
+        ([("restarted", 1), ("stopped", 0), ("runs", 2)], False, True),  # hvdrun answers, and knows what to do
+        ([("restarted", 1), ("stopped", 0), ("runs", 10)], True, True),
+        ([("stopped", 0), ("runs", 5 + SAVE_SECONDS)], True, True),
+        ([("stopped", 0), ("runs", 10 + SAVE_SECONDS)], True, False),
+        ([("stopped", 0), ("runs", 10), ("ended", 0), ("runs", 1)], True, False),
+        ([("runs", 10), ("ended", 0), ("runs", 10), ("stopped", 0), ("runs", 1)], False, False),
     ],
 )
 def test_workers_of_a_job_that_outlives_hvdrun_may_save_before_they_are_ended(
     clock: Clock, steps: list[Step], *, is_noticed: bool, may: bool
 ) -> None:
     notices: list[float] = []
-    timeout = ServerTimeout(LIMIT_SECONDS, lambda: notices.append(clock.now), clock)
+    timeout = ServerTimeout(LIMIT_SECONDS, lambda: notices.append(clock.now), clock, silence_seconds=5)
     timeout.note_running(is_running=True)
     continues = True
     for step in steps:
         if step[0] == "ended":
             timeout.note_running(is_running=False)
+        elif step[0] == "stopped":
+            timeout.stop()
         else:
             continues = play(timeout, clock, step)
     assert (len(notices), continues) == (int(is_noticed), may)

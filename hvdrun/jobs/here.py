@@ -1,0 +1,50 @@
+"""The agents of a job on this machine, also those whose launcher is gone; they are found by their watchdogs."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdrun.processes import processes
+from hvdrun.processes.processes import Process
+from hvdrun.startup.paths import exists
+from rendezvous.bootstrap import name_stop_file
+
+_WATCHDOG = b"hvdrun.processes.watchdog_process"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAgent:
+    """An agent of this user: its process, the name of its job, and its folder."""
+
+    process: Process
+    job: str
+    folder: Path
+
+    def stop(self) -> None:
+        """Ask it to stop its workers: with a stop notice, and when they have got that, with a signal."""
+        number = signal.SIGUSR2
+        if exists(name_stop_file(self.folder / "agent.sock")):
+            number = signal.SIGTERM
+        processes.kill(self.process, number)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        now = processes.look(self.process.pid)
+        return now is not None and now.started == self.process.started and not now.is_dead
+
+
+def find_agents() -> Iterator[LocalAgent]:
+    """This user's agents on this machine that serve a job."""
+    for process in processes.running():
+        with suppress(OSError, ValueError):  # it has ended, or is another program
+            place = Path("/proc", str(process.pid))
+            words = (place / "cmdline").read_bytes().split(b"\0")
+            origin, folder, *_ = words[words.index(_WATCHDOG) + 1 :]
+            if place.stat().st_uid == os.geteuid() and (agent := processes.look(process.parent)) is not None:
+                job, _, _ = os.fsdecode(origin).rpartition("/")
+                if folder:
+                    yield LocalAgent(agent, job.partition("~")[0], Path(os.fsdecode(folder)))
