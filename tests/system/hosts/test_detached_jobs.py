@@ -1,10 +1,10 @@
-"""A job that was started over ssh outlives the ssh session, and is found by the next one."""
+"""A job outlives the ssh session that it was started in, those that it has started, and its launcher."""
 
 import shlex
 import sys
 
 from tests.system.hosts.cluster import BuildCluster, Cluster
-from tests.system.hosts.roles import find_workers
+from tests.system.hosts.roles import find_workers, kill
 from tests.system.launcher import Running
 from tests.waiting import wait_until
 
@@ -32,5 +32,59 @@ def test_a_detached_job_outlives_its_ssh_session(build: BuildCluster) -> None:
     later = log_in(cluster, ["ps"], ["stop"], ["wait", "last"]).wait()
     assert later.returncode == 143
     assert "  running  " in later.stdout
+    assert not cluster.settle(with_sshd=False)
+    cluster.end_sessions()
+
+
+TRAINS = """
+import os, sys, time
+import worker_runtime.torch as hvd
+import torch
+hvd.init()
+for step in range(20):
+    if step == 5:
+        open(f"half.{hvd.rank()}", "w")
+        while not os.path.exists("go"):
+            time.sleep(0.02)
+    hvd.allreduce(torch.ones(1))
+    print("step", step, flush=True)
+open(f"end.{hvd.rank()}", "w")
+sys.exit(5)
+"""
+
+
+def detach(cluster: Cluster, *options: str) -> str:
+    """A job on two hosts that trains, and waits for the file `go`; its name."""
+    cluster.write("train.py", TRAINS)
+    started = cluster("--detach", *options, "-np", "2", "-H", "host1:1,host2:1", "python", "train.py")
+    assert (started.returncode, started.stderr) == (0, "")
+    wait_until(lambda: (cluster.directory / "half.0").exists() and (cluster.directory / "half.1").exists())
+    return started.stdout.strip()
+
+
+def test_workers_on_other_hosts_train_on_when_the_launcher_is_killed(build: BuildCluster) -> None:
+    cluster = build(2)
+    detach(cluster, "--lease", "2s", "--server-timeout", "2s")
+    workers = {host.name: [process.pid for process in find_workers(host, "train.py")] for host in cluster.lab}
+    kill(*(process for process in cluster.lab.launcher.processes() if "--detach" in process.command))
+    wait_until(lambda: not any("--detach" in process.command for process in cluster.lab.launcher.processes()))
+    assert workers == {host.name: [process.pid for process in find_workers(host, "train.py")] for host in cluster.lab}
+    cluster.write("go", "")
+    wait_until(
+        lambda: all((cluster.directory / f"end.{rank}").exists() for rank in range(2)), "both to train to their end"
+    )
+    assert not cluster.settle()
+
+
+def test_a_job_goes_on_when_the_ssh_connections_to_its_hosts_end(build: BuildCluster) -> None:
+    cluster = build(2)
+    job = detach(cluster)
+    for host in cluster.lab:
+        host.sshd.kill_sessions()
+    cluster.write("go", "")
+    ended = cluster.start_on(cluster.lab.launcher, ["hvdrun", "wait", job]).wait()
+    assert ended.returncode == 5
+    logs = cluster.start_on(cluster.lab.launcher, ["hvdrun", "logs", job]).wait().stdout
+    assert logs.count("step ") == 40
     assert not cluster.settle(with_sshd=False)
     cluster.end_sessions()
