@@ -1745,12 +1745,15 @@ class Round(_message.Message):
     GROUP_RANK_FIELD_NUMBER: _builtins.int
     GROUP_SIZE_FIELD_NUMBER: _builtins.int
     MASTER_FIELD_NUMBER: _builtins.int
+    FILES_SINCE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """how many restarts came before it"""
     group_rank: _builtins.int
     """the place of the worker's host among the hosts of the round"""
     group_size: _builtins.int
     """how many these are"""
+    files_since: _builtins.int
+    """the round since which one host alone runs all; none: it has several hosts"""
     @_builtins.property
     def master(self) -> Global___Endpoint:
         """where rank 0's own torch store may listen; none: reserve a port here, and report it"""
@@ -1762,12 +1765,15 @@ class Round(_message.Message):
         group_rank: _builtins.int = ...,
         group_size: _builtins.int = ...,
         master: Global___Endpoint | None = ...,
+        files_since: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["master", b"master"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_files_since", b"_files_since", "files_since", b"files_since", "master", b"master"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_rank", b"group_rank", "group_size", b"group_size", "master", b"master", "number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_files_since", b"_files_since", "files_since", b"files_since", "group_rank", b"group_rank", "group_size", b"group_size", "master", b"master", "number", b"number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__files_since: _TypeAlias = _typing.Literal["files_since"]  # noqa: Y015
+    _WhichOneofArgType__files_since: _TypeAlias = _typing.Literal["_files_since", b"_files_since"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__files_since) -> _WhichOneofReturnType__files_since | None: ...
 
 Global___Round: _TypeAlias = Round  # noqa: Y015
 

@@ -41,6 +41,7 @@ CHECK_NAN = "HVD_CHECK_NAN"  # "1", or "error"
 CHECK_REPLICAS = "HVD_CHECK_REPLICAS"  # in how many steps the replicas are compared once
 SNAPSHOT_FD = "HVD_SNAPSHOT_FD"  # the descriptor of memory in which a worker keeps its snapshots; see SNAPSHOT_MEMORY
 SNAPSHOT_MEMORY = "hvdrun-snapshot"  # the name of that memory, in a job that may start its workers again
+SNAPSHOT_DIR = "HVD_SNAPSHOT_DIR"  # a folder in memory for files that outlive the workers; see SnapshotFolder
 BACKEND = "HVD_BACKEND"  # what moves tensors; set by the launcher, or by the user of another launcher
 
 

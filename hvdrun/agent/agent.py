@@ -40,6 +40,7 @@ from hvdrun.agent.launcher_timeout import LauncherTimeout, ServerTimeout, Server
 from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.agent.resource_limits import find_missing_cpus
 from hvdrun.agent.sequencing import Sequencing
+from hvdrun.agent.snapshot_folder import SnapshotFolder
 from hvdrun.agent.spawn import MasterPorts, WorkerEnvironment
 from hvdrun.agent.spool import Spool
 from hvdrun.agent.stack_reader import StackReader
@@ -179,12 +180,14 @@ class Agent:
         self._begin = begin
         self._is_joined = is_joined
         self._folder = AgentFolder(folder)
+        remark, alert = (lambda text: output.tell(Remark(text))), (lambda text: output.tell(Alert(text)))
+        self._snapshots = SnapshotFolder(folder, begin.environment, remark)
         self._socket = folder / "agent.sock"
 
         silence_seconds = limit_silence(begin.lease_seconds)
         self._children = Children()
         origin = name_agent_origin(begin.job, begin.host)
-        self._watchdog = Watchdog(origin, folder, silence_seconds, self._warn, self._children)
+        self._watchdog = Watchdog(origin, [folder, self._snapshots.path], silence_seconds, self._warn, self._children)
 
         try:
             self._watchdog.start()
@@ -200,9 +203,7 @@ class Agent:
 
         self._output, self._accounts = output, Accounts(self._socket, output.tell)
         self._master_ports = MasterPorts(begin.address)
-        environment = WorkerEnvironment(begin, self._socket)
-        remark, alert = (lambda text: output.tell(Remark(text))), (lambda text: output.tell(Alert(text)))
-        spawner = ForkSpawner(begin, environment, remark, alert)
+        spawner = ForkSpawner(begin, WorkerEnvironment(begin, self._socket, self._snapshots), remark, alert)
 
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._launcher_timeout = self._make_timeout(begin)
@@ -283,6 +284,7 @@ class Agent:
             await self._watch.close()
             self._input.close()
             self._folder.remove()
+            self._snapshots.remove()
             remove_orphans(os.environ)
             self._watchdog.end()
             self._master_ports.close()

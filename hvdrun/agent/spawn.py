@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hvdrun.agent.snapshot_folder import SnapshotFolder
 from hvdrun.agent.snapshot_memories import SnapshotMemories
 from hvdrun.errors import CommandNotExecutableError, HvdrunError
 from hvdrun.processes.binding import Binder, BindTo
@@ -22,6 +23,7 @@ from rendezvous.bootstrap import (
     INCARNATION,
     JOB,
     SLOT,
+    SNAPSHOT_DIR,
     SNAPSHOT_FD,
     Bootstrap,
     horovod_environment,
@@ -150,13 +152,15 @@ class WorkerEnvironment:
     Args:
         begin: the job, as the launcher has sent it.
         socket: the agent's Unix socket.
+        snapshot_folder: of the workers' files in memory; None: they have none.
 
     memories: of the workers' snapshots.
     """
 
-    def __init__(self, begin: Begin, socket: Path) -> None:
+    def __init__(self, begin: Begin, socket: Path, snapshot_folder: SnapshotFolder | None = None) -> None:
         self._begin = begin
         self._socket = socket
+        self._snapshot_folder = snapshot_folder
         self.memories = SnapshotMemories(begin.environment)
 
     def of(self, launch: Launch) -> dict[bytes, bytes]:
@@ -183,8 +187,12 @@ class WorkerEnvironment:
         added[ERROR_FILE] = str(name_error_file(self._socket, launch.worker))
         if (memory := self.memories.find(launch.worker.slot)) is not None:
             added[SNAPSHOT_FD] = str(memory)
+        if self._snapshot_folder is not None and (folder := self._snapshot_folder.find(launch.round)) is not None:
+            added[SNAPSHOT_DIR] = str(folder)
         own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
-        return {**_name_interface(begin.interface), **begin.environment, **own}
+        # A job inside a worker must not write into the folder of the job around.
+        given = {name: begin.environment[name] for name in begin.environment if name != os.fsencode(SNAPSHOT_DIR)}
+        return {**_name_interface(begin.interface), **given, **own}
 
 
 def make_service_environment(begin: Begin) -> dict[bytes, bytes]:

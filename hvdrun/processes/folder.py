@@ -1,6 +1,6 @@
-"""The folder of one agent, which holds its socket and files of its workers.
+"""The folders of one agent: one holds its socket and files of its workers, another in memory what they write there.
 
-The agent removes it, or, after a kill, the agent's watchdog. Where both were killed it stays. An agent locks its
+The agent removes them, or, after a kill, the agent's watchdog. Where both were killed they stay. An agent locks its
 folder: one without a lock is an orphan, whichever container its agent ran in, and a later agent removes it.
 """
 
@@ -12,7 +12,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rendezvous.bootstrap import SOCKET
@@ -20,6 +20,7 @@ from rendezvous.bootstrap import SOCKET
 _PATH_LIMIT = 90  # a Unix socket's path has 107 bytes at most
 _TOKEN_BYTES = 7
 _TRIES, _PAUSE_SECONDS = 50, 0.02  # while another agent removes the folder, which has no lock yet
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where folders in memory are
 _NAME = re.compile(rf"\.?hvdrun-[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
 
 
@@ -98,18 +99,24 @@ def choose_folder(environment: Mapping[str, str]) -> Path:
 
 def remove_orphans(environment: Mapping[str, str]) -> None:
     """Remove the folders of this user's killed agents, in the places where agents with this environment have theirs."""
-    for path in _hold_orphans(environment):
+    for path in _hold_orphans([*_list_places(environment), SHARED_MEMORY]):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_orphans_in_memory() -> None:
+    """Remove those in memory, which others may need."""
+    for path in _hold_orphans([SHARED_MEMORY]):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def list_orphans(environment: Mapping[str, str]) -> list[Path]:
     """The folders that `remove_orphans` would remove."""
-    return sorted(_hold_orphans(environment))
+    return sorted(_hold_orphans([*_list_places(environment), SHARED_MEMORY]))
 
 
-def _hold_orphans(environment: Mapping[str, str]) -> Iterator[Path]:
+def _hold_orphans(places: Iterable[Path]) -> Iterator[Path]:
     """The folders of this user's killed agents; each is locked until the next one is asked for."""
-    for path in {path for place in _list_places(environment) for path in _find(place)}:
+    for path in {path for place in places for path in _find(place)}:
         with contextlib.suppress(OSError):  # another user's, in use, or removed meanwhile
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

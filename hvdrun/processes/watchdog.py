@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -28,7 +28,7 @@ class Watchdog:
 
     Args:
         origin: the origin of all processes that the watchdog kills.
-        folder: the agent's, which the watchdog removes; None: this process is no agent.
+        folders: the agent's, which the watchdog removes; none: this process is no agent.
         silence_seconds: the watchdog kills an agent that is stopped for longer; None: it may be stopped.
         warn: takes a sentence for the user.
         children: reports the watchdog's end; None: the caller reaps it.
@@ -37,15 +37,13 @@ class Watchdog:
     def __init__(
         self,
         origin: str,
-        folder: Path | None = None,
+        folders: Sequence[Path] = (),
         silence_seconds: float | None = None,
         warn: Callable[[str], None] = lambda _: None,
         children: Children | None = None,
     ) -> None:
-        self._arguments: tuple[str, ...] = (origin,)
-        if folder is not None:
-            self._arguments = (origin, str(folder), str(hide(folder)))
-        self._has_agent = folder is not None
+        self._arguments = (origin, *(str(path) for folder in folders for path in (folder, hide(folder))))
+        self._has_agent = bool(folders)
         self._silence_seconds = silence_seconds
         self._sessions: dict[int, int] = {}
         self._warn = warn

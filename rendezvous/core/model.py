@@ -171,12 +171,15 @@ class Round:
     number: how many restarts came before it.
     group_rank, group_size: the place of the worker's host among the hosts of the round, and how many these are.
     master: where rank 0 may open its own torch store; None on the host of rank 0, which reserves a port for it.
+    files_since: the number of the round since which one host alone has run all workers, and has kept the files of their
+        snapshots; None where this round has several hosts.
     """
 
     number: int
     group_rank: int
     group_size: int
     master: Endpoint | None = None
+    files_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

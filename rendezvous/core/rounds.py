@@ -170,9 +170,21 @@ def start_round(state: State) -> tuple[State, Effects]:
         state, log = _tell(state, restart, f"the job waits for slots: {len(slots)} of {needed}, at most {limit}")
         return replace(state, short_since=state.clock if state.short_since is None else state.short_since), (log,)
     state, log = _tell(state, restart, _describe_start(state, restart, len(slots)))
-    state = replace(_clear(state), rounds=state.rounds + 1)
+    before, state = state, replace(_clear(state), rounds=state.rounds + 1)
     state, launches = launch_round(state, slots, _describe_again(len(slots)))
-    return state, (log, *launches)
+    return state, (log, *_tell_lost_files(before, state), *launches)
+
+
+def _tell_lost_files(before: State, state: State) -> Effects:
+    """The last round had one host, and this one does not continue with the files of its snapshots."""
+    is_kept = state.files_since is not None and state.files_since < state.rounds
+    if is_kept or before.number or len(before.round_hosts) != 1:
+        return ()
+    (host,) = before.round_hosts
+    what = f"the snapshots of {host} are lost"
+    if host in before.hosts and host in state.round_hosts:
+        what = f"HVD_SNAPSHOT_DIR of {host} is gone, since the job has other hosts now"
+    return (Log(f"{what}: the script starts from its own checkpoint", Level.WARNING, host),)
 
 
 def _tell(state: State, restart: Restart, what: str) -> tuple[State, Log]:

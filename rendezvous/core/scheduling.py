@@ -282,6 +282,8 @@ def _launch(state: State) -> tuple[State, Effects]:
         state = replace(state, short_since=None)
     if is_round:
         state = begin_round(replace(state, rounds=state.rounds + (not is_first)), slots)
+    else:
+        state = replace(state, files_since=None)
 
     for record in records:
         slot = record.worker.slot
@@ -315,7 +317,10 @@ def _begins_again(state: State, slots: int) -> bool:
 def begin_round(state: State, slots: Iterable[Slot]) -> State:
     """The state in which all workers of a round are started together, in these slots, in rank order."""
     hosts = tuple(dict.fromkeys(slot.host for slot in slots))
-    return replace(state, round_since=state.clock, round_hosts=hosts, unreported=frozenset(hosts))
+    since = state.files_since
+    if hosts != state.round_hosts or since is None:
+        since = state.rounds if len(hosts) == 1 else None
+    return replace(state, round_since=state.clock, round_hosts=hosts, unreported=frozenset(hosts), files_since=since)
 
 
 def make_launches(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[Effect, ...]:
@@ -329,7 +334,12 @@ def make_launches(state: State, records: Iterable[WorkerRecord], reason: str) ->
             is_late=state.number > 0,
             round=None
             if record.starts_alone
-            else Round(state.rounds, places[record.worker.slot.host], len(state.round_hosts)),
+            else Round(
+                state.rounds,
+                places[record.worker.slot.host],
+                len(state.round_hosts),
+                files_since=state.files_since,
+            ),
         )
         for record in records
     )

@@ -103,6 +103,7 @@ class State:
     restart: why all workers are stopped, and started again; None if they are not.
     restarts: how many losses have restarted the job. rounds: how many restarts there were, planned ones included.
     round_since: when this round began, on the job's clock. round_hosts: its hosts, in rank order.
+    files_since: see `Round`; None also where its host was lost since, or a worker was started alone.
     has_world: the workers are known to be a world of torch.distributed.
     sequencer_loss: the host of the last sequencer that has ended unexpectedly, and how it did.
     followers: the ranks that have failed by themselves after the failure that decided the outcome, and why, if that is
@@ -160,6 +161,7 @@ class State:
     rounds: int = 0
     round_since: float = 0.0
     round_hosts: tuple[str, ...] = ()
+    files_since: int | None = None
     has_world: bool = False
     sequencer_loss: tuple[str, str] | None = None
     followers: tuple[tuple[int, str], ...] = ()
@@ -386,7 +388,8 @@ class State:
         """The state in which this host is not in use; its records stay, to recognise late calls of its workers."""
         ended = self.tenures.get(host, 0) + 1
         left = self.left if is_lost else {**self.left, host: (*self.left.get(host, ()), ended)}
-        state = replace(self, tenures={**self.tenures, host: ended}, left=left)
+        files_since = None if host in self.round_hosts else self.files_since
+        state = replace(self, tenures={**self.tenures, host: ended}, left=left, files_since=files_since)
         return state.with_hosts(other for other in self.hosts if other != host)
 
     def with_hosts(self, used: Iterable[str]) -> Self:

@@ -102,7 +102,7 @@ async def checking(
         (folder / "program.py").write_text(program)
         words = command or (sys.executable, "-u", "x.py")
         begin = make_begin(folder, *words, PATH="/bin", PYTHONPATH=name, HVD_BACKEND=wish)
-        watchdog = Watchdog(ORIGIN, folder / "nothing")
+        watchdog = Watchdog(ORIGIN, [folder / "nothing"])
         watchdog.start()
         spawner = Spawner(forks)
         checked = CheckedSpawner(

@@ -127,7 +127,7 @@ async def owning(
         begin = make_begin(folder, PYTHONPATH=name, OMP_NUM_THREADS="7")
         begin = replace(begin, outlives_losses=elastic)
         children = Children()
-        watchdog = Watchdog(ORIGIN, folder / "nothing", children=children)
+        watchdog = Watchdog(ORIGIN, [folder / "nothing"], children=children)
         watchdog.start()
         warnings: list[str] = []
         waits: list[str] = []

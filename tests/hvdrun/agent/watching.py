@@ -93,7 +93,7 @@ async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:
         folder = Path(name)
         begin = make_begin(folder, *command)
         children = Children()
-        watchdog = Watchdog(ORIGIN, folder / "nothing", children=children)
+        watchdog = Watchdog(ORIGIN, [folder / "nothing"], children=children)
         watchdog.start()
         spawner = GatedSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock"))
         feed, output = InputFeed(lambda: None), OutputForwarder()

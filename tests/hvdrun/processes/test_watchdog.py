@@ -84,7 +84,7 @@ def test_the_watchdog_of_a_live_agent_kills_only_processes_with_its_origin(progr
 
 @pytest.fixture
 def client(folder: Path) -> Iterator[Watchdog]:
-    client = Watchdog(ORIGIN, folder)
+    client = Watchdog(ORIGIN, [folder])
     client.start()
     yield client
     client.end()
@@ -135,7 +135,7 @@ def test_a_killed_watchdog_is_replaced_by_one_that_knows_as_much(client: Watchdo
 
 
 def test_a_watchdog_that_is_ended_is_gone_and_touches_nothing(folder: Path) -> None:
-    client = Watchdog(ORIGIN, folder)
+    client = Watchdog(ORIGIN, [folder])
     client.start()
     with sleeping() as worker:
         client.add(worker.pid)

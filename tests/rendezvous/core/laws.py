@@ -196,12 +196,14 @@ class Rounds:
     workers: the workers of the newest round, in rank order. since: when they were launched.
     quick: how many rounds in a row have ended within seconds.
     is_joined: a worker has called `init()`.
+    is_kept: the only host of the newest round has been in use since, and no worker was started alone.
     """
 
     workers: tuple[Worker, ...] = ()
     since: float = 0.0
     quick: int = 0
     is_joined: bool = False
+    is_kept: bool = False
 
     def follow(
         self, before: State, event: Event, after: State, effects: Sequence[Effect], ended: Collection[Worker]
@@ -222,12 +224,17 @@ class Rounds:
         if now.is_world(before) and not isinstance(event, Reported):
             assert all(each.round is not None for each in launches), "one is started alone"
         if after.rounds == before.rounds and (self.workers or not launches):
-            return now
+            is_kept = {each.slot.host for each in self.workers} <= set(after.hosts) and not launches
+            return replace(now, is_kept=self.is_kept and is_kept)
         assert after.rounds == before.rounds + bool(self.workers), "rounds are counted"
         assert set(self.workers) <= set(ended), "a round begins before all of the last one have ended"
         assert after.stops_at is None, "no worker is started after a stop notice for the job"
         _check_round(after, launches)
-        return replace(now, workers=tuple(each.worker for each in launches), since=after.clock)
+        workers, hosts = tuple(each.worker for each in launches), {each.worker.slot.host for each in launches}
+        if after.files_since is not None and after.files_since < after.rounds:
+            assert self.is_kept, "a round continues with files that are lost, or that others have not seen"
+            assert hosts == {each.slot.host for each in self.workers}
+        return replace(now, workers=workers, since=after.clock, is_kept=len(hosts) == 1)
 
     def is_world(self, state: State) -> bool:
         """All workers are started together, and none of them alone."""
@@ -286,6 +293,8 @@ def _check_round(state: State, launches: Sequence[Launch]) -> None:
         assert each.round is not None
         assert (each.round.number, each.round.group_size) == (state.rounds, len(hosts))
         assert each.round.group_rank == hosts.index(each.worker.slot.host)
+        assert each.round.files_since == state.files_since
+    assert (state.files_since is None) == (len(hosts) > 1), "files that some ranks cannot see"
     alive = [each.worker for each in state.alive()]
     assert sorted(alive) == sorted(each.worker for each in launches), "one of another round is alive"
     assert state.phase in {Phase.FORMING, Phase.RUNNING}

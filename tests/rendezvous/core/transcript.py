@@ -173,6 +173,8 @@ def show_parts(effect: Effect, *, numbered: bool) -> tuple[str, str, str]:
         case Launch(worker, assignment, reason, _, known):
             numbers = f" {show_assignment(assignment)}" if numbered else ""
             in_round = f" round={known.number}" if known is not None and known.number else ""
+            if known is not None and known.files_since is not None and known.files_since < known.number:
+                in_round += f" with files since {known.files_since}"
             return "launch", str(worker), f"{numbers}{in_round}  ({reason})"
         case Terminate(worker, grace_seconds, reason, number):
             first = "" if number == SIGTERM else f" signal={number}"
