@@ -1,0 +1,39 @@
+"""Scripts that write a checkpoint in each step into memory, as the docs show, lose no step by a kill."""
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.system.launcher import Launcher
+from tests.system.packages import make_environment
+from tests.system.snapshot_recipes import RECIPES, STEPS, check_losses, read_begins
+from tests.system.test_restarted_programs import PACKAGES
+
+
+@pytest.fixture(scope="module")
+def frameworks() -> Iterator[dict[str, str]]:
+    """The variables with which `python` has Lightning and Trainer."""
+    with TemporaryDirectory(prefix="hvd-frameworks-") as folder:
+        yield {"PATH": make_environment(Path(folder), *PACKAGES)}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_continues_with_the_step_after_the_last_one(
+    hvdrun: Launcher, frameworks: dict[str, str], recipe: str
+) -> None:
+    hvdrun.write("train.py", RECIPES[recipe])
+    undisturbed = hvdrun("-np", "2", "python", "train.py", environment=frameworks)
+    shutil.rmtree(hvdrun.directory / "checkpoints")
+    steps = random.randrange(1, 7), random.randrange(8, STEPS - 1)  # noqa: S311 - no secret
+    words = [f"{random.randrange(2)},{step}" for step in steps]  # noqa: S311 - no secret
+    finished = hvdrun("-np", "2", "--max-restarts", "2", "python", "train.py", *words, environment=frameworks)
+    assert finished.returncode == 0, (words, finished.stderr)
+    check_losses(undisturbed.stdout, finished.stdout)
+    begins = read_begins(finished.stdout)
+    assert [step for step, _ in begins] == [0, steps[0] + 1, steps[1] + 1]
+    assert all(path.startswith("/dev/shm/hvdrun-") for _, path in begins[1:])  # noqa: S108 - where it is to be
