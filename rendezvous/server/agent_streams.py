@@ -130,14 +130,12 @@ class AgentStreams:
 
     Args:
         shown: the numbers of the last messages that a former launcher has shown.
-        keep: notes for the next launcher that a message of an agent was shown, and then calls.
+        keep: notes for the next launcher that a message of an agent was shown, and then calls; None: nothing is noted.
     """
 
-    def __init__(
-        self, shown: Mapping[str, int] | None = None, keep: KeepShown = lambda _agent, _number, done: done()
-    ) -> None:
+    def __init__(self, shown: Mapping[str, int] | None = None, keep: KeepShown | None = None) -> None:
         self._before = dict(shown or {})
-        self._keep = keep
+        self._keep = keep or (lambda _agent, _number, done: done())
         self._streams: dict[str, AgentStream] = {}
 
     @property

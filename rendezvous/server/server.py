@@ -2,7 +2,8 @@
 
 Everything happens on one event loop, which is the lock. The effects about membership are published to the agents
 through topics. The effects about processes are passed to `carry_out`, the launcher's part. Effects are performed in the
-order of their events, each once; one that fails does not hold up the others.
+order of their events, each once; one that fails does not hold up the others. With a journal they wait until the state
+after their event is durable, and so do the answers of calls (commits.py).
 
 Any program that reaches a port can connect. Without the job's certificate it gets no further than the handshake, which
 has a time limit. It costs one connection, and nothing is printed.
@@ -12,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ import grpc
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.core import membership
+from rendezvous.core.holds import holds, list_audience, restore
 from rendezvous.core.messages import (
     Declared,
     Dismiss,
@@ -34,6 +36,7 @@ from rendezvous.core.messages import (
     IllegalEventError,
     Joined,
     Noticed,
+    Publish,
     Reported,
     SequencerLost,
     SequencerOpened,
@@ -45,7 +48,8 @@ from rendezvous.core.model import Policy
 from rendezvous.core.outcome import SIGNALS
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError, WireError
-from rendezvous.server.agent_streams import AgentStream, AgentStreams
+from rendezvous.server.agent_streams import AgentStream, AgentStreams, KeepShown
+from rendezvous.server.commits import Commits, Journal, Step
 from rendezvous.server.file_limit import count_connections
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Topic, Topics
@@ -84,8 +88,12 @@ class Server:
         credential: the server's certificate and key.
         tasks: the functions that the workers run; None for a job that runs a program.
         note_step: is told of each event, with the state that it has led to, and the effects, which are performed later.
+        journal: where the state outlives this server; None for nowhere.
+        state: with which a former server of the job has ended; None for a new job.
+        secret: of the job, from which the keys of generations follow; None for a random one.
         term: which start of the job's server this is, from 1; agents that know a later one refuse its answers.
         shown: the numbers of the agents' last messages that were shown in former terms, by the agents' identities.
+        keep_shown: notes for the next server that a message of an agent was shown, and then calls.
 
     streams: to the agents that outlive their launcher.
     """
@@ -98,20 +106,29 @@ class Server:
         tasks: TaskDispatcher | None = None,
         note_step: Callable[[Event, State, Effects], None] | None = None,
         *,
+        journal: Journal | None = None,
+        state: State | None = None,
+        secret: bytes | None = None,
         term: int = 1,
         shown: Mapping[str, int] | None = None,
+        keep_shown: KeepShown | None = None,
     ) -> None:
         self.tasks = tasks
-        self.streams = AgentStreams(shown)
+        self.streams = AgentStreams(shown, keep_shown)
         self.metadata = ((TERM, str(term)),)  # of each answer
-        self.state: State = membership.begin(policy)
+        self.state: State = membership.begin(policy) if state is None else restore(state)
+        self._is_resuming = state is not None
+        self._held: Publish | None = None  # of the generation that a former server has published
+        self._commits = None if journal is None else Commits(journal, self._perform_steps, self.fail)
         self._carry_out = carry_out
         self._note_step = note_step
         self._credential = credential
-        self._topics = Topics()
+        self._topics = Topics(secret)
         self._last_reports: dict[str, int] = {}
-        self._tenures: dict[str, int] = {}  # by host, how many of its agents have been dismissed
-        self._left: set[bytes] = set()  # those of them whose host was not lost: they may end in peace
+        self._tenures = dict(self.state.tenures)  # by host, how many of its agents have been dismissed
+        self._left = {  # those of them whose host was not lost: they may end in peace
+            agent_identity(host, tenure).encode() for host, left in self.state.left.items() for tenure in left
+        }
         self._effects: deque[Effect] = deque()
         self._is_performing = False
         self._listeners: list[grpc.aio.Server] = []
@@ -121,11 +138,12 @@ class Server:
         self._owner_was_stopped = False
 
     async def open(self, address: str, port: int = 0) -> int:
-        """Listen on a port of one more address, and return it; 0: a free one. The first call starts the clock.
+        """Listen on one more address, and return the port: this one, or a free one. The first call starts the clock.
 
         Raises:
-            ListenError: this machine does not have the address, another program has the port, or gRPC does not start.
+            ListenError: this machine does not have the address, the port is taken, or gRPC does not start.
         """
+        await self._resume()
         credential = self._credential
         credentials = grpc.ssl_server_credentials(
             [(credential.private_key, credential.certificate)], credential.authority, require_client_auth=True
@@ -155,6 +173,8 @@ class Server:
         if self._clock is not None:
             self._clock.cancel()
             await asyncio.wait({self._clock})
+        if self._commits is not None:
+            await self._commits.close()
         await serving.stop(self._listeners)
         if self._failure is not None:
             raise self._failure
@@ -173,6 +193,8 @@ class Server:
     def submit(self, event: Event) -> None:
         """Step the core with an event and perform the effects; effects of events submitted meanwhile come after these.
 
+        With a journal this returns before, and `settle` waits for that.
+
         Raises:
             IllegalEventError: the event contradicts the state; nothing has changed.
             Exception: the first one that `carry_out` raised; all other effects have been performed.
@@ -180,12 +202,14 @@ class Server:
         match event:
             case Exited(worker, 0) if self.tasks is not None and not self.tasks.is_done(worker):
                 event = replace(event, returncode=1, error=_LEFT_ITS_TASK)
-        self.state, effects = membership.step(self.state, event)
-        if self._note_step is not None:
-            self._note_step(event, self.state, effects)
-        self._effects.extend(effects)
-        if not self._is_performing:
-            self._perform_all()
+        former = self.state
+        self.state, effects = membership.step(former, event)
+        self._take(former, Step(event, self.state, effects))
+
+    async def settle(self) -> None:
+        """Wait until the state is durable, and the effects have been performed; without a journal they are."""
+        if self._commits is not None:
+            await self._commits.settle()
 
     def fail(self, error: BaseException) -> None:
         """End the owner's `async with` block, which raises this: without clock or orders the job would hang."""
@@ -204,6 +228,10 @@ class Server:
         An agent that was cut off and replaced may reconnect: it is refused, and kills its workers.
         """
         return self._tenures.get(host, 0) + 1
+
+    def expects(self, host: str, identities: Collection[bytes]) -> bool:
+        """These are the identities of the host's present agent, whose dismissal has not even been decided."""
+        return agent_identity(host, self._find_tenure(host)).encode() in identities
 
     def has_left(self, identities: Iterable[bytes]) -> bool:
         """The job has left the host whose agent has these identities.
@@ -236,7 +264,7 @@ class Server:
         if report.number <= self._last_reports.get(report.host, 0):
             return
 
-        agent = self.number_agent(report.host)
+        tenure = self._find_tenure(report.host)
         exits = [codec.decode(Exited, exited) for exited in report.exited]
         running = tuple(codec.decode_worker(worker) for worker in report.running)
         for exited in exits:
@@ -251,13 +279,40 @@ class Server:
         for event in (*signals, *worlds, *sequencers, *exits):
             self.submit(event)
         # These were its last workers, and the job has left it.
-        if self.number_agent(report.host) != agent:
+        if self._find_tenure(report.host) != tenure:
             return
 
         self.submit(Reported(report.host, running))
         if report.noticed:
             self.submit(Noticed(report.host))
         self._last_reports[report.host] = report.number
+
+    def _find_tenure(self, host: str) -> int:
+        return self.state.tenures.get(host, 0) + 1
+
+    async def _resume(self) -> None:
+        """Perform what holds, once, where a former server has ended. Nobody reaches this one before."""
+        if not self._is_resuming:
+            return
+        self._is_resuming = False
+        effects = holds(self.state)
+        self._held = next((effect for effect in effects if isinstance(effect, Publish)), None)
+        self._take(None, Step(None, self.state, effects))
+        await self.settle()
+
+    def _take(self, former: State | None, step: Step) -> None:
+        if self._commits is None:
+            self._perform_steps((step,))
+        else:
+            self._commits.add(former, step)
+
+    def _perform_steps(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            if self._note_step is not None and step.event is not None:
+                self._note_step(step.event, step.state, step.effects)
+            self._effects.extend(step.effects)
+        if not self._is_performing:
+            self._perform_all()
 
     def _perform_all(self) -> None:
         errors: list[Exception] = []
@@ -280,7 +335,9 @@ class Server:
             self._tenures[effect.host] = max(self._tenures.get(effect.host, 0), effect.tenure)
             self._last_reports.pop(effect.host, None)  # the next one numbers its reports from 1
             self._topics.forget(effect.host)
-        if not self._topics.publish(effect):
+        if effect is self._held:
+            self._topics.repeat(self._held, list_audience(self.state))
+        elif not self._topics.publish(effect):
             self._carry_out(effect)
 
     async def _tick(self) -> None:
@@ -307,7 +364,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         await self._tell_term(context)
         for host in {joined.worker.host for joined in request.joined}:
             await self._authorize(context, host)
-        async with serving.answer_errors(context, self._server.fail):
+        async with self._answer(context):
             if not request.joined:
                 raise WireError("JoinRequest without joined")
             for joined in [codec.decode(Joined, each) for each in request.joined]:
@@ -316,17 +373,15 @@ class _Servicer(pb_grpc.RendezvousServicer):
 
     async def OpenSequencer(self, request: pb.SequencerOpened, context: serving.Context) -> pb.Ack:
         await self._tell_term(context)
-        if self._has_left(context):
-            return pb.Ack()
-        await self._authorize(context, request.host)
-        async with serving.answer_errors(context, self._server.fail):
-            self._server.submit(codec.decode(SequencerOpened, request))
+        if await self._admit(context, request.host):
+            async with self._answer(context):
+                self._server.submit(codec.decode(SequencerOpened, request))
         return pb.Ack()
 
     async def Declare(self, request: pb.Declared, context: serving.Context) -> pb.Ack:
         await self._tell_term(context)
         await self._authorize(context, request.worker.host)
-        async with serving.answer_errors(context, self._server.fail):
+        async with self._answer(context):
             self._server.submit(codec.decode(Declared, request))
         return pb.Ack()
 
@@ -335,18 +390,15 @@ class _Servicer(pb_grpc.RendezvousServicer):
 
     async def Report(self, request: pb.AgentReport, context: serving.Context) -> pb.Ack:
         await self._tell_term(context)
-        if self._has_left(context):
-            return pb.Ack()
-        await self._authorize(context, request.host)
-        async with serving.answer_errors(context, self._server.fail):
-            self._server.receive(request)
+        if await self._admit(context, request.host):
+            async with self._answer(context):
+                self._server.receive(request)
         return pb.Ack()
 
     async def Watch(self, request: pb.WatchRequest, context: serving.Context) -> AsyncIterator[pb.Notification]:
         await self._tell_term(context)
-        if self._has_left(context):
+        if not await self._admit(context, request.host):
             await asyncio.Event().wait()  # until the agent ends the call, or the server closes
-        await self._authorize(context, request.host)
         async with (
             serving.answer_errors(context, self._server.fail),
             contextlib.aclosing(self._server.topic(request.host).subscribe()) as notifications,
@@ -395,26 +447,43 @@ class _Servicer(pb_grpc.RendezvousServicer):
         await context.send_initial_metadata(self._server.metadata)
 
     async def _find_stream(self, context: serving.Context, host: str) -> AgentStream:
-        if not self._has_left(context):
-            await self._authorize(context, host)
+        await self._admit(context, host)
         return self._server.stream(host, _read_identities(context))
 
-    def _has_left(self, context: serving.Context) -> bool:
-        return self._server.has_left(_read_identities(context))
+    @contextlib.asynccontextmanager
+    async def _answer(self, context: serving.Context) -> AsyncIterator[None]:
+        """Answer a call, with an error too, when the state that the answer follows from is durable."""
+        async with serving.answer_errors(context, self._server.fail):
+            try:
+                yield
+            finally:
+                await self._server.settle()
+
+    async def _admit(self, context: serving.Context, host: str) -> bool:
+        """The caller is the agent of the host; a call of one that the job has left has no effect. Refuses others."""
+        identities = _read_identities(context)
+        if self._server.expects(host, identities):
+            return True
+        await self._server.settle()
+        if self._server.has_left(identities):
+            return False
+        await self._authorize(context, host)
+        return True
 
     async def _authorize(self, context: serving.Context, host: str) -> None:
         identities = _read_identities(context)
-        number = self._server.number_agent(host)
-        if agent_identity(host, number).encode() in identities:
+        if self._server.expects(host, identities):
             return
-        if any(agent_identity(host, former).encode() in identities for former in range(1, number)):
+        await self._server.settle()
+        former_agents = range(1, self._server.number_agent(host))
+        if any(agent_identity(host, former).encode() in identities for former in former_agents):
             reason = f"host {host!r} was lost, and another agent has replaced this one"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"your certificate is not that of host {host!r}")
 
 
-def _read_identities(context: serving.Context) -> Iterable[bytes]:
-    return context.auth_context().get("x509_subject_alternative_name", ())
+def _read_identities(context: serving.Context) -> Collection[bytes]:
+    return tuple(context.auth_context().get("x509_subject_alternative_name", ()))
 
 
 async def _read_data(parts: AsyncIterator[pb.OutcomePart]) -> AsyncIterator[bytes]:

@@ -7,7 +7,7 @@ reconnects, misses nothing that still holds. A server that was started again rep
 import asyncio
 import hmac
 import secrets
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator
 from dataclasses import dataclass, field
 
 from rendezvous.core.messages import Announce, Depart, Effect, Interrupt, OfferResize, Publish, Refuse
@@ -155,19 +155,24 @@ class Topics:
                 return False
         return True
 
+    def repeat(self, publish: Publish, hosts: Collection[str]) -> None:
+        """Publish a generation that has been published before, to these hosts."""
+        self._publish_generation(publish, hosts)
+
     def forget(self, host: str) -> None:
         """End the subscriptions to this host's topic; its next agent finds a new one."""
         if (topic := self._topics.pop(host, None)) is not None:
             topic.close()
 
-    def _publish_generation(self, publish: Publish) -> None:
+    def _publish_generation(self, publish: Publish, hosts: Collection[str] | None = None) -> None:
         number = publish.generation.number
         key = self._make_key(number)
         members: dict[str, list[tuple[Worker, Assignment]]] = {}
         for worker, assignment in zip(publish.generation.members, publish.assignments, strict=True):
             members.setdefault(worker.slot.host, []).append((worker, assignment))
         for host, ranked in members.items():
-            self.of(host).publish(Published(number, tuple(ranked), key, publish.decision))
+            if hosts is None or host in hosts:
+                self.of(host).publish(Published(number, tuple(ranked), key, publish.decision))
 
     def _make_key(self, generation: int) -> bytes:
         """The key of a generation; the same if it is published again, also by another server of the job."""

@@ -14,6 +14,7 @@ LONG_FILES = {
     "rendezvous/core/facts.py",
     "rendezvous/core/losses.py",
     "rendezvous/core/rules.py",
+    "rendezvous/server/server.py",
     "hvdrun/job.py",
     "rendezvous/server/server.py",
     "tests/hvdrun/hosts/test_hosts.py",

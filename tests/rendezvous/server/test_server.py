@@ -236,6 +236,19 @@ async def test_an_address_of_another_machine_is_refused_and_the_others_keep_serv
         await a.report(1, [A0], [], LIMIT_SECONDS)
 
 
+@in_clean_loop
+async def test_a_server_listens_on_a_port_that_another_process_keeps_for_it() -> None:
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind((LOOPBACK, 0))
+        port = keeper.getsockname()[1]
+        for _ in range(2):
+            async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()) as server:
+                assert await server.open(LOOPBACK, port) == port
+                with pytest.raises(ListenError, match="cannot listen at"):
+                    await server.open(LOOPBACK, port)
+
+
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 @in_clean_loop
 async def test_a_server_listens_on_ipv6() -> None:
