@@ -34,6 +34,7 @@ Invariants (tests/rendezvous/core/test_laws.py checks them):
 - A survivor keeps its place among survivors, and rank 0 has the state that the others copy.
 - Each pending operation of each survivor is decided once, and nothing that any rank has committed is revoked.
 - From every state the job trains or ends, if agents report and workers join; and it ends, if none of them does.
+- So it does if the server is killed, and another one has the state and nothing else (holds.py, test_restarts.py).
 """
 
 from collections.abc import Callable

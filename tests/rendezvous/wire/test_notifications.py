@@ -141,6 +141,16 @@ def test_each_generation_of_each_job_has_its_own_key() -> None:
     assert (len(set(keys)), {len(key) for key in keys}) == (4, {KEY_BYTES})
 
 
+def test_a_generation_is_repeated_to_some_hosts_with_the_same_key() -> None:
+    topics, secret = post(PUBLISH), b"s" * KEY_BYTES
+    topics.repeat(PUBLISH, ["b"])
+    assert len(read(topics, "b")) == 1
+    first, second = Topics(secret), Topics(secret)
+    assert first.publish(PUBLISH)
+    second.repeat(PUBLISH, ["b"])
+    assert (read(second, "a"), read(second, "b")) == ([], read(first, "b"))
+
+
 def test_all_members_receive_what_concerns_all() -> None:
     topics = post(PUBLISH, Interrupt(2, "it broke"), OfferResize(2, 7, adds=True, removes=False), Depart(2, B0, 1))
     expected = [Interrupt(2, "it broke"), OfferResize(2, 7, adds=True, removes=False), Depart(2, B0, 1)]
