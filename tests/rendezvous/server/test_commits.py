@@ -8,6 +8,7 @@ import pytest
 
 from rendezvous.client import AgentClient
 from rendezvous.core.messages import (
+    Begun,
     Declared,
     Dismiss,
     Effect,
@@ -150,13 +151,15 @@ async def test_a_tick_or_heartbeat_without_news_is_not_written() -> None:
 
 
 @in_clean_loop
-async def test_the_first_report_of_an_agent_is_written() -> None:
+async def test_the_first_sign_of_an_agent_is_written() -> None:
     disk = Disk()
     async with open_journaled(disk) as stage:
-        writes = len(disk.begun)
-        stage.server.submit(Reported("a", (A0,)))
-        await stage.server.settle()
-        assert len(disk.begun) == writes + 1
+        for event in (Begun("a"), Reported("b", (B0,))):
+            writes = len(disk.begun)
+            for _ in range(2):
+                stage.server.submit(event)
+                await stage.server.settle()
+            assert len(disk.begun) == writes + 1
 
 
 @in_clean_loop
@@ -258,6 +261,7 @@ async def test_a_server_continues_where_another_one_ended() -> None:
             again = await read(a)
             assert isinstance(again, Published)
             assert (again, len(again.key)) == (first, KEY_BYTES)
+            assert list(stage.server.topic("b")._snapshot) == [], "its next agent has no member of the generation"
             await a.report(1, [A0], [], LIMIT_SECONDS)
             with pytest.raises(CallRefusedError, match="another agent has replaced"):
                 await b.report(1, [], [], LIMIT_SECONDS)
