@@ -78,6 +78,17 @@ class Continuation:
         begun = self._get_or_put(_BEGUN, lambda: str(time.time()).encode())
         return max(0.0, time.time() - float(begun))
 
+    def list_server_options(self) -> dict[str, Any]:
+        """The options of the rendezvous server of this job, by their names."""
+        return {
+            "journal": self.journal,
+            "state": self.state,
+            "secret": self.secret,
+            "term": self.journal.term,
+            "shown": self.former_shown,
+            "keep_shown": self.keep_shown,
+        }
+
     def keep_authority(self, create: Callable[[], bytes]) -> bytes:
         """The key of the job's authority, which the first server creates; PEM."""
         return self._get_or_put(_AUTHORITY, create)
@@ -107,12 +118,15 @@ class Continuation:
         Args:
             agent: its identity.
             number: of the message.
-            done: called in the thread that writes the log.
+            done: called in the running event loop.
         """
+
+        loop = asyncio.get_running_loop()
 
         def note() -> None:
             self._shown.note(agent, number)
-            done()
+            with suppress(RuntimeError):  # the job has ended
+                loop.call_soon_threadsafe(done)
 
         self._writer.call_when_written(note)
 

@@ -127,6 +127,8 @@ def record_in_draining(state: State, outcome: Outcome, event: Event) -> tuple[St
 
 def _change_hosts(state: State, event: HostsChanged) -> tuple[State, Effects]:
     if not state.policy.outlives_losses and state.workers:
+        if event.hosts == state.listed:
+            return state, ()  # another server of the job has found them again
         raise IllegalEventError(event, "the placement of this job is fixed")
     state = state.with_offer(event.hosts)
     if state.is_one_world and state.workers:
