@@ -120,7 +120,6 @@ class Continuation:
             number: of the message.
             done: called in the running event loop.
         """
-
         loop = asyncio.get_running_loop()
 
         def note() -> None:

@@ -15,6 +15,7 @@ from hvdrun.jobs.errors import DetachRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import DEATHS_SECONDS, Life, guard
 from hvdrun.jobs.known import remove, remove_expired
+from hvdrun.jobs.loading import load_all
 from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, list_logs, name_log
 from hvdrun.jobs.places import FolderRefusedError, find_places
 from hvdrun.jobs.reader import LogReader, show
@@ -128,11 +129,12 @@ def _run(folder: JobFolder, start: int, work: Work, first: int) -> NoReturn:
         return _serve(folder, start, work, life)
 
     def settle() -> None:
-        """Leave the terminal, and what waits for the start, to the server."""
+        """Leave the terminal, and what waits for the start, to the server; and have its code for the next one."""
         for descriptor in _STREAMS:
             os.dup2(nowhere, descriptor)
         os.close(nowhere)
         os.close(start)
+        load_all()
 
     def note_crashes(servers: int, number: int) -> None:
         _write_last_words(

@@ -6,11 +6,12 @@ the steps that follow accumulate, and the last one's state is written for all of
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-from rendezvous.core.messages import Begun, Effects, Event, Reported
+from rendezvous.core.messages import Effects, Event
 from rendezvous.core.state import State
+from rendezvous.journal.lasting import is_quiet
 
 
 class Journal(Protocol):
@@ -60,7 +61,7 @@ class Commits:
     def add(self, former: State | None, step: Step) -> None:
         """Perform a step as soon as its state, which followed `former`, is durable; None: another server's."""
         self._steps.append(step)
-        self._is_changed = self._is_changed or former is None or changes(former, step)
+        self._is_changed = self._is_changed or former is None or not is_quiet(former, step.state)
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         if self._writing is None:
@@ -93,21 +94,3 @@ class Commits:
                 self._present.set_result(None)
                 self._present = None
         self._writing = None
-
-
-def changes(former: State, step: Step) -> bool:
-    """The step has changed what a server that is started again must know.
-
-    It need not know the clock, nor when an agent was heard last; only that it was.
-    """
-    match step.event:
-        case Reported(host) | Begun(host) if former.last_heard.get(host) is None:
-            return True
-    state = step.state
-    return former != replace(
-        state,
-        now=former.now,
-        has_ticked=former.has_ticked,
-        last_heard=former.last_heard,
-        settled_until=former.settled_until,
-    )

@@ -16,7 +16,6 @@ LONG_FILES = {
     "rendezvous/core/rules.py",
     "rendezvous/server/server.py",
     "hvdrun/job.py",
-    "rendezvous/server/server.py",
     "tests/hvdrun/hosts/test_hosts.py",
     "tests/rendezvous/server/test_server.py",
     "tests/worker_runtime/elastic/test_elastic.py",
