@@ -9,16 +9,18 @@ import copy
 import hashlib
 import io
 import pickle
+from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 
+from worker_runtime.snapshots.known_states import Known
 from worker_runtime.snapshots.sharded import find_sharded
 
-_DTYPE, _SHAPE, _LAYOUT = map(attrgetter, ("dtype", "shape", "layout"))
+_DTYPE, _SHAPE, _LAYOUT, _BYTES = map(attrgetter, ("dtype", "shape", "layout", "nbytes"))
 _FEW = 8  # items: fewer are looked at one by one
 _LINE = 64  # bytes of a cache line, where each tensor begins
 _DICTS = frozenset({dict, OrderedDict})
@@ -68,14 +70,17 @@ class Packer:
 
     def __init__(self) -> None:
         self._forms: list[Any] = []
+        self._sizes: list[Any] = []
         self._is_plain = True  # all tensors are
         self._frame = b""
         self.data_bytes = 0
         self.layout = b""
         self._table: list[tuple[torch.dtype, tuple[int, ...], int]] = []
 
-    def pack(self, states: Mapping[str, Any]) -> tuple[bytes, list[torch.Tensor]]:
+    def pack(self, states: Mapping[str, Any], known: Iterable[Known] = ()) -> tuple[bytes, list[torch.Tensor]]:
         """The description of these states, and their tensors, which are not copied.
+
+        known: parts of the states that are not looked at again.
 
         Raises:
             ShardedStateError: a tensor lies on several ranks.
@@ -84,23 +89,33 @@ class Packer:
         shape: list[Any] = []
         tensors: list[torch.Tensor] = []
         others: list[Any] = []
-        _collect(dict(states), shape, tensors, others)
-        forms = [shape, [*map(_DTYPE, tensors)], [*map(_SHAPE, tensors)], {*map(_LAYOUT, tensors)}]
-        if not self.layout or forms != self._forms:
-            self._forms = forms
-            plain = [each for each in tensors if _is_plain(each)]
-            self._is_plain = len(plain) == len(tensors)
-            self._table, self.data_bytes = _arrange(plain)
-            self._frame = pickle.dumps((_make_frame(dict(states), [0, 0]), self._table))
-            text = repr([list(states), [(str(each.dtype), tuple(each.shape)) for each in tensors]])
-            self.layout = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        parts = {id(each.value): each for each in known}
+        _collect(dict(states), shape, tensors, others, parts)
+        # Of tensors that are the same objects, all that can change without an error of the copy.
+        sizes: list[Any] = []
+        if sum(len(part.tensors) for part in parts.values()) == len(tensors):
+            sizes = [shape, array("q", map(_BYTES, tensors)), [*map(_DTYPE, tensors)]]
+        if not sizes or sizes != self._sizes:
+            self._sizes = sizes
+            self._note_form(states, shape, tensors)
         if not self._is_plain:
             tensors, others = [], []
             _separate(dict(states), tensors, others)
 
-        file = io.BytesIO()
-        _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(others)
-        return pickle.dumps((self._frame, file.getvalue())), tensors
+        return pickle.dumps((self._frame, _dump(others))), tensors
+
+    def _note_form(self, states: Mapping[str, Any], shape: list[Any], tensors: list[torch.Tensor]) -> None:
+        """Make anew what depends on the form, if it has changed."""
+        forms = [shape, [*map(_DTYPE, tensors)], [*map(_SHAPE, tensors)], {*map(_LAYOUT, tensors)}]
+        if self.layout and forms == self._forms:
+            return
+        self._forms = forms
+        plain = [each for each in tensors if _is_plain(each)]
+        self._is_plain = len(plain) == len(tensors)
+        self._table, self.data_bytes = _arrange(plain)
+        self._frame = pickle.dumps((_make_frame(dict(states), [0, 0]), self._table))
+        text = repr([list(states), [(str(each.dtype), tuple(each.shape)) for each in tensors]])
+        self.layout = hashlib.blake2b(text.encode(), digest_size=16).digest()
 
     def view(self, memory: Any) -> list[torch.Tensor]:
         """Tensors of the packed form that stand in this memory."""
@@ -126,13 +141,19 @@ def unpack(description: bytes, memory: Any, plain: Sequence[str]) -> dict[str, A
     }
 
 
-def _collect(value: Any, shape: list[Any], tensors: list[torch.Tensor], others: list[Any]) -> None:
+def _collect(
+    value: Any, shape: list[Any], tensors: list[torch.Tensor], others: list[Any], known: Mapping[int, Known]
+) -> None:
     """Add what a state consists of: its containers with their keys, its tensors, its other leaves.
 
     In the shape each container and each other leaf comes after the number of the tensors before it.
     """
     kind = type(value)
     if kind in _DICTS:
+        if (part := known.get(id(value))) is not None:
+            shape += (part.number, len(tensors))
+            tensors += part.tensors
+            return
         shape += (kind, len(tensors), *value)
         # Most items are tensors, and a call for each would take half of the time.
         if len(value) > _FEW and _TENSORS.issuperset(map(type, value.values())):
@@ -142,11 +163,11 @@ def _collect(value: Any, shape: list[Any], tensors: list[torch.Tensor], others: 
             if type(item) in _TENSORS:
                 tensors.append(item)
             else:
-                _collect(item, shape, tensors, others)
+                _collect(item, shape, tensors, others, known)
     elif kind in _LISTS and not _has_only_words(value):
         shape += (kind, len(tensors), len(value))
         for item in value:
-            _collect(item, shape, tensors, others)
+            _collect(item, shape, tensors, others, known)
     elif kind in _TENSORS:
         tensors.append(value)
     else:
@@ -157,6 +178,15 @@ def _collect(value: Any, shape: list[Any], tensors: list[torch.Tensor], others: 
 def _has_only_words(value: list[Any] | tuple[Any, ...]) -> bool:
     """Whether a list has neither tensors nor containers: it is pickled as it is."""
     return _WORDS.issuperset(map(type, value))
+
+
+def _dump(others: list[Any]) -> bytes:
+    """Pickle what is no tensor."""
+    if all(type(each) in _WORDS or (type(each) in _LISTS and _has_only_words(each)) for each in others):
+        return pickle.dumps(others, pickle.HIGHEST_PROTOCOL)
+    file = io.BytesIO()
+    _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(others)
+    return file.getvalue()
 
 
 def _is_plain(value: torch.Tensor) -> bool:

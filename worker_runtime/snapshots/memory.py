@@ -91,6 +91,7 @@ class SnapshotMemory:
         self._grow(0, _FIRST_PAGES)
         self._first = mmap.mmap(descriptor, _FIRST_PAGES)
         self._halves: dict[int, mmap.mmap] = {}
+        self._keys = {place: record.key for place, record in self._list(range(HALVES + RING))}  # of complete records
 
     @property
     def used_bytes(self) -> int:
@@ -144,9 +145,8 @@ class SnapshotMemory:
 
     def choose(self, places: range, kept: Key) -> int:
         """The place for the next record: an empty one, or that of the oldest, but not that of `kept`."""
-        known = dict(self._list(places))
-        ages = {place: known[place].key if place in known else NOWHERE for place in places}
-        return min((place for place in places if ages[place] != kept or place not in known), key=ages.__getitem__)
+        keys = self._keys
+        return min((place for place in places if keys.get(place) != kept), key=lambda place: keys.get(place, NOWHERE))
 
     def map_half(self, half: int, size: int) -> mmap.mmap:
         """The mapping of a half, which has at least so many bytes.
@@ -174,10 +174,12 @@ class SnapshotMemory:
                 yield place, record
 
     def _invalidate(self, place: int) -> None:
+        self._keys.pop(place, None)
         self._first[place * _HEADER_BYTES : (place + 1) * _HEADER_BYTES] = bytes(_HEADER_BYTES)
 
     def _complete(self, place: int, record: Record) -> None:
         self._first[place * _HEADER_BYTES : (place + 1) * _HEADER_BYTES] = record.encode()
+        self._keys[place] = record.key
 
 
 def _find_random(place: int) -> int:

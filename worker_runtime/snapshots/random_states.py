@@ -1,9 +1,10 @@
 """The random states of a rank as bytes.
 
-torch pickles a tensor by way of a whole file, which takes longer than all else of a save: here it is bytes.
+To pickle a tensor, an array or hundreds of numbers takes longer than all else of a save: here they are bytes.
 """
 
 import pickle
+from array import array
 
 import torch
 
@@ -18,6 +19,11 @@ def pack_random_states() -> bytes:
     for name in _TENSORS:
         if name in taken:
             taken[name] = taken[name].numpy().tobytes()
+    version, numbers, *rest = taken["python"]
+    taken["python"] = version, array("I", numbers).tobytes(), *rest
+    if isinstance(taken.get("numpy"), tuple):  # of another generator it is a dict
+        kind, keys, *more = taken["numpy"]
+        taken["numpy"] = kind, keys.tobytes(), *more
     return pickle.dumps(taken, pickle.HIGHEST_PROTOCOL)
 
 
@@ -27,4 +33,9 @@ def restore_packed(data: bytes) -> None:
     for name in _TENSORS:
         if name in taken:
             taken[name] = torch.frombuffer(bytearray(taken[name]), dtype=torch.uint8)
+    version, numbers, *rest = taken["python"]
+    taken["python"] = version, tuple(array("I", numbers)), *rest
+    if isinstance(taken.get("numpy"), tuple):
+        kind, keys, *more = taken["numpy"]
+        taken["numpy"] = kind, list(array("I", keys)), *more
     restore_random_states(taken)

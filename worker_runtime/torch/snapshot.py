@@ -23,6 +23,7 @@ from worker_runtime.snapshots.choice import Choice, Summary, choose, find_differ
 from worker_runtime.snapshots.contents import Packer, ShardedStateError, unpack
 from worker_runtime.snapshots.copies import clone, note_stream
 from worker_runtime.snapshots.free_memory import describe, find_shortage
+from worker_runtime.snapshots.known_states import KnownStates
 from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, SnapshotMemory
 from worker_runtime.snapshots.process_group import find_group
 from worker_runtime.snapshots.random_states import pack_random_states, restore_packed
@@ -79,6 +80,7 @@ class Snapshot:
         self._writing: Future[None] | None = None
         self._clones: list[torch.Tensor] = []
         self._packer = Packer()
+        self._states: dict[str, KnownStates] = {}
         self._views: dict[int, tuple[mmap.mmap | None, bytes, list[torch.Tensor]]] = {}  # of each half
         self._checked_bytes = 0
 
@@ -167,7 +169,9 @@ class Snapshot:
         """Keep the state of this host, in place of the older of the two."""
         self._await_writer()
         try:
-            description, tensors = self._packer.pack({name: _take(value) for name, value in self._values.items()})
+            states = {name: self._take(name, value) for name, value in self._values.items()}
+            known = (each.known for each in self._states.values() if each.known is not None)
+            description, tensors = self._packer.pack(states, known)
         except ShardedStateError as error:
             raise SnapshotError(_REFUSAL.format("a value", error.kind)) from None
         except Exception as error:
@@ -184,6 +188,16 @@ class Snapshot:
             begin = note_stream(tensors)
             self._writing = self._writer.submit(self._write, memory, half, record, description, self._clones, begin)
         self._newest = key
+
+    def _take(self, name: str, value: Any) -> Any:
+        """The state of an object; a plain value as it is."""
+        if not isinstance(value, Stateful):
+            self._states.pop(name, None)
+            return value
+        owner = _unwrap(value)
+        if name not in self._states or self._states[name].owner is not owner:
+            self._states[name] = KnownStates(owner)
+        return self._states[name].take()
 
     def _write(
         self,
@@ -304,16 +318,6 @@ def _unwrap(value: Any) -> Any:
     if isinstance(value, DistributedDataParallel):
         return value.module
     return value
-
-
-def _take(value: Any) -> Any:
-    """The state of an object; a plain value as it is."""
-    if not isinstance(value, Stateful):
-        return value
-    owner = _unwrap(value)
-    if isinstance(owner, torch.nn.Module) and type(owner).state_dict is torch.nn.Module.state_dict:
-        return owner.state_dict(keep_vars=True)  # without an object more for each tensor
-    return owner.state_dict()
 
 
 def _refuse_sharded(name: str, kind: str | None) -> None:

@@ -1,0 +1,152 @@
+"""State dicts of modules and optimizers, of which most are the same objects at each save.
+
+To make a state dict of some hundred tensors, and to walk through it, takes longer than all else that a save does beside
+the copy. So the last one is kept, with the containers from which it was made: the dicts of each module, and the state
+of each parameter in an optimizer. As long as these hold the same objects, it is the state dict of now, whatever the
+tensors' values are.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_MOST_CHANGES = 8  # of the containers: where more come, each save makes a state dict
+_CONTAINERS = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks")
+_OPTIMIZER_HOOKS = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks")
+_OWN_STATE = ("state_dict", "_save_to_state_dict", "get_extra_state")
+
+
+Trace: TypeAlias = list[list[Any]]
+
+
+class Known(NamedTuple):
+    """A dict whose values are tensors, or dicts of tensors, and which nobody changes.
+
+    number: another one has another number.
+    tensors: in the order of the dict.
+    """
+
+    number: int
+    value: Mapping[Any, Any]
+    tensors: list[torch.Tensor]
+
+
+class KnownStates:
+    """Makes the state dicts of one object again and again.
+
+    Args:
+        owner: a module or an optimizer.
+
+    known: the part of the last state dict that is the same as before; None where there is none.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        self.known: Known | None = None
+        self._source: _Source | None = None
+        self._trace: Trace = []
+        self._packed: list[list[int]] = []  # of an optimizer, the numbers of the parameters of each group
+        self._changes = 0
+
+    def take(self) -> Any:
+        """The state dict of now."""
+        if self._source is not None and self.known is not None and self._source.trace() == self._trace:
+            return self._renew(self.known.value)
+        self.known = self._source = None
+        if isinstance(self.owner, Module) and type(self.owner).state_dict is Module.state_dict:
+            state = self.owner.state_dict(keep_vars=True)  # without an object more for each tensor
+        else:
+            state = self.owner.state_dict()
+        if self._changes > _MOST_CHANGES:
+            return state
+        self._changes += 1
+        if isinstance(self.owner, Module):
+            return self._keep(state, state, _trace_module(self.owner))
+        if not isinstance(self.owner, Optimizer):
+            return state
+        self._packed = [group["params"] for group in state["param_groups"]]
+        return self._keep(state, state["state"], _trace_optimizer(self.owner))
+
+    def _keep(self, state: Any, part: Mapping[Any, Any], source: "_Source | None") -> Any:
+        """Keep this part, if it has only tensors, for as long as its source has the same objects."""
+        parts = [part]
+        if isinstance(self.owner, Optimizer):
+            parts = list(part.values())
+        if source is None or not all(isinstance(each, dict) for each in parts):
+            return state
+        tensors = [each for inner in parts for each in inner.values()]
+        is_plain = _PLAIN.issuperset(map(type, tensors)) and all(each.layout is torch.strided for each in tensors)
+        if not is_plain:
+            return state
+        self.known = Known(self._changes, part, tensors)
+        self._source, self._trace = source, source.trace()
+        return self._renew(part)
+
+    def _renew(self, part: Mapping[Any, Any]) -> Any:
+        """The whole state dict: an optimizer's options are those of now."""
+        if not isinstance(self.owner, Optimizer):
+            return part
+        groups = [
+            {**group, "params": numbers} for group, numbers in zip(self.owner.param_groups, self._packed, strict=True)
+        ]
+        return {"state": part, "param_groups": groups}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The objects that make a state dict.
+
+    trace: which ones there are now.
+    held: so that no other object gets the number of one of these.
+    """
+
+    trace: Callable[[], Trace]
+    held: list[Any]
+
+
+def _trace_module(root: Module) -> _Source | None:
+    """The source of the state dict of this module; None where its classes or hooks add to it."""
+    modules = list(root.modules())
+    if any(getattr(type(each), name) is not getattr(Module, name) for each in modules for name in _OWN_STATE):
+        return None
+    containers = [vars(each)[name] for each in modules for name in _CONTAINERS]
+    hooks = [vars(each)[name] for each in modules for name in _HOOKS]
+    if any(hooks):
+        return None
+
+    def trace() -> Trace:
+        return [_list_ids(containers), [*chain.from_iterable(containers)], [*map(len, hooks)]]
+
+    return _Source(trace, modules)
+
+
+def _trace_optimizer(optimizer: Optimizer) -> _Source | None:
+    """The same for an optimizer."""
+    hooks = [vars(optimizer)[name] for name in _OPTIMIZER_HOOKS]
+    if type(optimizer).state_dict is not Optimizer.state_dict or any(hooks):
+        return None
+    states, groups = optimizer.state, optimizer.param_groups
+
+    def trace() -> Trace:
+        inner = states.values()
+        return [
+            [*map(id, states)],
+            _list_ids(inner),
+            [*chain.from_iterable(inner)],
+            [*map(id, chain.from_iterable([group["params"] for group in groups]))],
+            [id(optimizer.state), id(optimizer.param_groups), len(groups), *map(len, hooks)],
+        ]
+
+    return _Source(trace, [*states, *chain.from_iterable([group["params"] for group in groups])])
+
+
+def _list_ids(containers: Iterable[Mapping[Any, Any]]) -> list[int]:
+    """Who the values of these dicts are."""
+    return [*map(id, chain.from_iterable([each.values() for each in containers]))]
