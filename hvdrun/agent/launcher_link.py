@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from hvdrun.agent.streams import OutputForwarder
@@ -12,7 +12,7 @@ from rendezvous.wire.orders import Order
 if TYPE_CHECKING:
     from rendezvous.client import AgentClient
 
-_PAUSE_SECONDS = 0.25  # between two tries
+_PAUSE_SECONDS = 1.0  # between two tries, which a new stream of orders cuts short
 
 
 class LauncherLink:
@@ -28,6 +28,7 @@ class LauncherLink:
         self._output = output
         self._put = put
         self._greet = greet
+        self._has_answered = asyncio.Event()
 
     async def obey(self, client: "AgentClient") -> None:
         """Take orders, until cancelled.
@@ -57,7 +58,9 @@ class LauncherLink:
             try:
                 output.spool.drop(await client.deliver(first, messages, is_last=is_last))
             except UnreachableError:
-                await asyncio.sleep(_PAUSE_SECONDS)
+                self._has_answered.clear()
+                with suppress(TimeoutError):  # then another try
+                    await asyncio.wait_for(self._has_answered.wait(), _PAUSE_SECONDS)
                 continue
             if is_last and not output.spool:
                 output.delivered.set()
@@ -66,5 +69,6 @@ class LauncherLink:
         raise AssertionError("nothing sets it")
 
     def _note_open(self) -> None:
+        self._has_answered.set()
         self._output.stream()
         self._greet()

@@ -8,11 +8,11 @@ import rendezvous.server.serving  # noqa: F401 - imported before gRPC, whose log
 
 # isort: split
 from hvdrun.agent.launcher_link import LauncherLink
-from hvdrun.agent.launcher_timeout import LauncherTimeout
+from hvdrun.agent.launcher_timeout import LauncherTimeout, ServerTimeout
 from hvdrun.agent.watch import Watch
 from hvdrun.errors import AgentResourceError
 from hvdrun.processes.background import cancel_and_wait
-from rendezvous.client import AgentClient
+from rendezvous.client import AgentClient, Pauses
 from rendezvous.core.messages import Exited
 from rendezvous.core.model import REPORTS_PER_LEASE
 from rendezvous.errors import UnreachableError
@@ -72,6 +72,7 @@ async def attend(
 async def _report(client: AgentClient, watch: Watch, launcher_timeout: LauncherTimeout, pause_seconds: float) -> None:
     """Report changes soon, several in one report, and report often enough to keep the lease."""
     number = 0
+    pauses = Pauses(is_patient=isinstance(launcher_timeout, ServerTimeout))
     failure: UnreachableError | None = None
     while launcher_timeout.look():
         watch.changed.clear()
@@ -94,10 +95,11 @@ async def _report(client: AgentClient, watch: Watch, launcher_timeout: LauncherT
             )
         except UnreachableError as error:
             failure = error
-            await asyncio.sleep(min(pause_seconds, launcher_timeout.left_seconds, 0.1))
+            await asyncio.sleep(min(pause_seconds, launcher_timeout.left_seconds, pauses.next()))
             continue
 
         failure = None
+        pauses.reset()
         launcher_timeout.restart()
         watch.acknowledge(ends)
         await asyncio.sleep(min(pause_seconds, (len(running) + len(ends)) * SECONDS_PER_WORKER))

@@ -6,7 +6,7 @@ package.
 """
 
 from rendezvous.client.agent import AgentClient
-from rendezvous.client.calls import name_socket
+from rendezvous.client.calls import Pauses, name_socket
 from rendezvous.client.worker import WorkerClient
 
-__all__ = ["AgentClient", "WorkerClient", "name_socket"]
+__all__ = ["AgentClient", "Pauses", "WorkerClient", "name_socket"]

@@ -13,7 +13,7 @@ import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, may_be_retried, raise_final
+from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, Pauses, may_be_retried, raise_final
 from rendezvous.client.terms import Terms
 from rendezvous.core.messages import Exited, SequencerOpened
 from rendezvous.core.model import DEFAULT_LEASE_SECONDS, Endpoint, Worker
@@ -58,6 +58,7 @@ class AgentClient:
         options = (*OPTIONS, *_liveness(lease_seconds), ("grpc.ssl_target_name_override", SERVER_NAME))
         self._channel = grpc.aio.secure_channel(server, credentials, options=options)
         self.stub = pb_grpc.RendezvousStub(self._channel)
+        self._is_patient = is_patient
         self._terms = Terms(is_patient=is_patient)
         self._joining: list[pb.Joined] = []  # joins that have not been sent
         self._sending = asyncio.Lock()
@@ -191,11 +192,13 @@ class AgentClient:
         self, call: "Callable[[], grpc.aio.UnaryStreamCall[Any, T]]", note_open: Callable[[], None] = lambda: None
     ) -> AsyncGenerator[T, None]:
         """The messages of a stream, which is opened again and again; those of a former server are dropped."""
+        pauses = Pauses(is_patient=self._is_patient)
         while True:
             stream = call()
             try:
                 term = self._terms.note(await stream.initial_metadata())
                 if term:
+                    pauses.reset()
                     note_open()
                 async for message in stream:
                     if term < self._terms.latest:
@@ -205,7 +208,7 @@ class AgentClient:
                 raise_final(self._terms.judge(error), self._server)
             finally:
                 stream.cancel()
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(pauses.next())
 
     async def close(self) -> None:
         """End all calls and the connection."""

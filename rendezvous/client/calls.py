@@ -11,6 +11,7 @@ from rendezvous.errors import CallRefusedError
 
 CALL_SECONDS = 10.0  # one call's deadline
 RETRY_SECONDS = 0.1  # between two tries
+LONGEST_RETRY_SECONDS = 1.0  # where the peer may be away for an hour
 OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a proxy in the environment does not lead to the launcher
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -20,6 +21,28 @@ OPTIONS = (
 # The network is broken, or the peer stops or is late. Any other error would be the same at the next try: the peer
 # refuses the call, does not know it, or cannot read it (INTERNAL), or it is too large (RESOURCE_EXHAUSTED).
 _RETRIED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+
+
+class Pauses:
+    """The pauses between tries, which grow until one succeeds.
+
+    Args:
+        is_patient: the peer may be away for long; else all are equal.
+    """
+
+    def __init__(self, *, is_patient: bool = False) -> None:
+        self._longest_seconds = LONGEST_RETRY_SECONDS if is_patient else RETRY_SECONDS
+        self._seconds = RETRY_SECONDS
+
+    def next(self) -> float:
+        """The next one, in seconds."""
+        seconds = self._seconds
+        self._seconds = min(self._longest_seconds, 1.5 * seconds)
+        return seconds
+
+    def reset(self) -> None:
+        """A try has succeeded."""
+        self._seconds = RETRY_SECONDS
 
 
 def name_socket(path: Path) -> str:

@@ -7,6 +7,7 @@ import grpc
 import pytest
 from grpc import StatusCode as Code
 
+from rendezvous.client import Pauses
 from rendezvous.errors import CallRefusedError
 from tests.rendezvous.stage import A0, in_clean_loop, in_thread, open_worker, serve_method
 
@@ -31,3 +32,12 @@ async def test_only_network_errors_are_retried(path: Path, code: Code, reported:
         with pytest.raises(CallRefusedError, match=f"refused a call: {reported}"):
             await in_thread(lambda: client.join(0))
     await server.stop(None)
+
+
+def test_pauses_grow_where_a_peer_may_be_away_for_long() -> None:
+    for is_patient, longest in ((True, 1.0), (False, 0.1)):
+        pauses = Pauses(is_patient=is_patient)
+        tries = [pauses.next() for _ in range(20)]
+        assert (tries[0], max(tries), tries) == (0.1, longest, sorted(tries))
+        pauses.reset()
+        assert pauses.next() == 0.1

@@ -76,7 +76,7 @@ def test_workers_on_other_hosts_train_on_when_the_launcher_is_killed(build: Buil
     assert not cluster.settle()
 
 
-def test_a_job_goes_on_when_the_ssh_connections_to_its_hosts_end(build: BuildCluster) -> None:
+def test_ssh_connections_that_end_do_not_end_the_job(build: BuildCluster) -> None:
     cluster = build(2)
     job = detach(cluster)
     for host in cluster.lab:
