@@ -17,7 +17,7 @@ from collections.abc import Callable
 from hvdrun.agent.spool import Spool
 from rendezvous.core.model import Worker
 from rendezvous.wire import codec
-from rendezvous.wire.orders import AgentMessage, Output, OutputStream, Written
+from rendezvous.wire.orders import AgentFailed, AgentMessage, Output, OutputStream, Written
 
 _CHUNK_BYTES = 64 * 1024
 _HALF_LINE_SECONDS = 0.5  # for which the beginning of a line waits for its end
@@ -58,8 +58,10 @@ class OutputForwarder(asyncio.Protocol):
 
     def tell(self, message: AgentMessage) -> None:
         """Send a message of the agent."""
-        is_kept = self._is_streamed or self._transport is None or isinstance(message, Output)
-        if self.spool is not None and is_kept:
+        is_kept = self._is_streamed or isinstance(message, Output)
+        if isinstance(message, AgentFailed):  # nobody would deliver it any more
+            is_kept = False
+        if self.spool is not None and (is_kept or self._transport is None):
             self.spool.add(codec.pack_agent_message(message))
             self.spooled.set()
         elif self._transport is not None:

@@ -88,6 +88,7 @@ JOBS = {
     "open the way to an agent": LONG,
     "output": LONG,
     "poll the discovery script": SCRIPT,
+    "read an agent's first messages": ("--detach", *LONG),
     "read standard input": ("--stdin", "0", *LONG),
     "report agents": STATIC,
     "start an agent": LONG,

@@ -27,7 +27,7 @@ from rendezvous.wire.orders import AgentFailed, ListAddresses, Order, Output, Re
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import JOB, LAUNCH, WORKER, make_begin
 from tests.hvdrun.agent.test_main import Conversation, describe, run_agent, start_agent
-from tests.waiting import happen
+from tests.waiting import LIMIT_SECONDS, happen
 
 SLEEP = "sleep", "600"
 SCRIPT = sys.executable, "script.py"
@@ -39,13 +39,16 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[Order | str, ...]]] = {
     "ask the workers' torch": (SCRIPT, (LAUNCH,)),
     "ask the workers where they are": (SLEEP, (LAUNCH, AskStacks(1))),
     "attend to the workers": (SLEEP, ()),
+    "deliver messages to the launcher": (SLEEP, (LAUNCH,)),
     "follow the server": (SLEEP, (LAUNCH,)),
     "kill what workers leave": (("true",), (LAUNCH,)),
     "look for a world of torch.distributed": (SLEEP, ()),
     "look for stopped processes": (SLEEP, ()),
     "obey the launcher": (SLEEP, ()),
+    "obey the launcher's stream": (SLEEP, (LAUNCH,)),
     "prepare the workers": (SLEEP, ()),
     "read the forkserver's answers": (SCRIPT, ()),
+    "read the launcher's orders": (SLEEP, ()),
     "read the sequencer's reports": (SLEEP, (PREPARE,)),
     "report to the server": (SLEEP, (LAUNCH,)),
     "report what the workers' time is spent on": (SLEEP, ()),
@@ -57,6 +60,8 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[Order | str, ...]]] = {
     "wait for the launcher's end": (SLEEP, (Release(),)),
     "wait for the workers or their output": (SLEEP, (Release(),)),
 }
+# Those of an agent that outlives its launcher.
+OF_LASTING_AGENTS = {"deliver messages to the launcher", "obey the launcher's stream", "read the launcher's orders"}
 ROOM = "set TMPDIR to a folder with room on that host"
 RANK_0_OF_2 = Assignment(0, 2, 0, 2, 0, 1)
 
@@ -111,6 +116,8 @@ async def test_a_failing_task_ends_the_agent_and_is_reported(name: str) -> None:
     fail_task(name)
     with make_folder() as folder:
         begin = replace(make_begin(folder, *command, HVD_BACKEND="nccl"), credential=Authority(JOB).issue_agent("a"))
+        if name in OF_LASTING_AGENTS:
+            begin = replace(begin, server_timeout_seconds=LIMIT_SECONDS)
         output, (reading, writing) = OutputForwarder(), os.pipe()
         await output.open(writing)
         agent, orders = Agent(begin, folder / "agent", output), asyncio.StreamReader()

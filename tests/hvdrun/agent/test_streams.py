@@ -13,7 +13,7 @@ from hvdrun.joining.channel import dial, make_client_context, make_server_contex
 from rendezvous.core.model import Slot, Worker
 from rendezvous.server.authority import Authority
 from rendezvous.wire import codec
-from rendezvous.wire.orders import AgentMessage, Output, OutputStream, Remark, Written
+from rendezvous.wire.orders import AgentFailed, AgentMessage, Output, OutputStream, Remark, Written
 from tests.waiting import happen, in_loop
 
 WORKER = Worker(Slot("a", 0), 1)
@@ -242,8 +242,9 @@ async def test_remarks_go_to_the_pipe_until_the_launcher_takes_the_spool(tmp_pat
     forwarder.stream()
     forwarder.tell(Remark("by the stream"))
     assert story.take() == [Remark("by the stream")]
+    forwarder.tell(AgentFailed("nobody would take it from the spool"))
     forwarder.delivered.set()
-    assert await story.close() == [Remark("by the pipe")]
+    assert await story.close() == [Remark("by the pipe"), AgentFailed("nobody would take it from the spool")]
 
 
 class InputStory:
