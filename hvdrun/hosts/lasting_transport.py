@@ -21,7 +21,9 @@ from rendezvous.wire.orders import AgentMessage, Hold, Order, Release, Stop
 if TYPE_CHECKING:
     from rendezvous.server.agent_streams import AgentStream
 
-RETURN_SECONDS = 2.0  # for an agent whose first way has ended to open its stream again
+# For an agent whose first way has ended to open its stream again: it tries each second. Shorter than most leases, since it
+# may have been killed.
+RETURN_SECONDS = 5.0
 
 
 class LastingTransport:
@@ -31,7 +33,8 @@ class LastingTransport:
         host: the host of the agent.
         first: starts the agent; None for one that a former launcher has started.
         proves_end: the end of the first way is the end of the agent.
-        return_seconds: how long an agent without a first way may be without a stream.
+        return_seconds: how long an agent whose first way has ended may be without a stream; one that never had a first way
+            has its lease alone.
 
     when_written: calls what it gets when everything is written that was shown; messages are acknowledged then.
     """
@@ -143,7 +146,7 @@ class LastingTransport:
 
     def _note_closed(self) -> None:
         """No way may be open now."""
-        if not self._has_way:
+        if self._first is not None and not self._has_way:
             asyncio.get_running_loop().call_later(self._return_seconds, self._look)
 
     def _look(self) -> None:

@@ -123,6 +123,19 @@ async def test_the_end_of_the_first_way_is_no_end_while_the_agent_comes_back() -
     assert await story.transport.wait() == HOW_IT_ENDED
 
 
+@in_loop
+async def test_an_agent_of_a_former_launcher_may_be_without_a_stream_for_its_lease() -> None:
+    story = Story(has_first=False)
+    story.transport.attach(story.stream)
+    listening = asyncio.create_task(story.listen())
+    async with story.obeying():
+        assert await story.stream.receive(1, pack("first")) == 1
+    await asyncio.sleep(0.05)
+    assert await story.stream.receive(2, pack("second"), is_last=True) == 2
+    await listening
+    assert story.shown == [Remark("first"), Remark("second")]
+
+
 @pytest.mark.parametrize(("proves_end", "is_attached"), [(True, True), (False, False)])
 @in_loop
 async def test_the_end_of_a_first_way_is_the_end_of_an_agent_that_has_no_other(
