@@ -90,10 +90,6 @@ class OutputPrinter:
         while self._writer.is_behind:  # noqa: ASYNC110 - the writer is a thread
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def call_when_written(self, callback: Callable[[], None]) -> None:
-        """Call, now or later, when all whole lines up to now are written; a full disk may have dropped some."""
-        self._writer.call_when_written(callback)
-
     def note_typed_line(self) -> None:
         """A line was typed on hvdrun's terminal: the cursor stands at the beginning of the next."""
         self._marker.note_typed_line()

@@ -10,7 +10,6 @@ import os
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -45,8 +44,6 @@ class Writer:
         self._changed = threading.Condition()  # guards all that follows
         self._queue: list[tuple[int, bytes] | Callable[[], None]] = []  # to be written, or to be called at its turn
         self._queued_bytes = 0
-        self._written_bytes = 0  # or dropped, so far
-        self._marks: deque[tuple[int, Callable[[], None]]] = deque()  # what to call when so much is
         self._closed_by: dict[int, OSError] = {}
         self._full: dict[int, tuple[float, OSError]] = {}  # since when the disk of a descriptor is
         self._lost: dict[int, OSError] = {}  # why something could not be written there
@@ -100,15 +97,6 @@ class Writer:
         """More is queued than `drain` allows."""
         with self._changed:
             return self._queued_bytes > self._capacity_bytes
-
-    def call_when_written(self, callback: Callable[[], None]) -> None:
-        """Call, in the running event loop or now, when all that is queued now is written, or is dropped for good."""
-        with self._changed:
-            self._loop = asyncio.get_running_loop()
-            if self._queued_bytes:
-                self._marks.append((self._written_bytes + self._queued_bytes, callback))
-                return
-        callback()
 
     def put(self, descriptor: int, data: bytes) -> bool:
         """Queue bytes, without waiting; False if the writer has ended.
@@ -267,9 +255,6 @@ class Writer:
     def _count_out(self, size: int) -> None:
         with self._changed:
             self._queued_bytes -= size
-            self._written_bytes += size
-            while self._marks and self._marks[0][0] <= self._written_bytes:
-                self._call_in_loop(self._marks.popleft()[1])
             if self._queued_bytes <= self._capacity_bytes // 2:
                 self._release_waiting()
 

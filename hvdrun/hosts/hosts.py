@@ -137,7 +137,6 @@ class Hosts:
             return
         transport = self._reach(host, self._spec)
         if isinstance(transport, LastingTransport):
-            transport.when_written = self._console.output.call_when_written
             self._lasting[host] = transport
         self._pool.add(host, transport)
         self._opening[host] = self._tasks.create_task(self._open(host), name="start an agent")
@@ -157,7 +156,6 @@ class Hosts:
         """Go on with a host whose agent a former launcher has started; after `serve`."""
         server, _ = await self._serving
         transport = self._lasting[host] = LastingTransport(host, None)
-        transport.when_written = self._console.output.call_when_written
         transport.attach(server.stream(host))
         self._begun += 1
         await self._pool.adopt(host, transport)

@@ -9,7 +9,6 @@ agent's next report. Each new stream begins with the other orders that hold. A q
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from hvdrun.processes.background import cancel_and_wait, supervise
@@ -33,10 +32,8 @@ class LastingTransport:
         host: the host of the agent.
         first: starts the agent; None for one that a former launcher has started.
         proves_end: the end of the first way is the end of the agent.
-        return_seconds: how long an agent whose first way has ended may be without a stream; one that never had a first way
-            has its lease alone.
-
-    when_written: calls what it gets when everything is written that was shown; messages are acknowledged then.
+        return_seconds: how long an agent whose first way has ended may be without a stream; one that never had a first
+            way has its lease alone.
     """
 
     def __init__(
@@ -47,7 +44,6 @@ class LastingTransport:
         self._proves_end = proves_end
         self._return_seconds = return_seconds
         self._has_way = first is not None
-        self.when_written: Callable[[Callable[[], None]], None] = lambda call: call()
         self._stream: AgentStream | None = None
         self._holding: dict[type, Order] = {}
         # With what to call when the message was shown; None: the end.
@@ -142,7 +138,7 @@ class LastingTransport:
         if message is None or stream is None:
             self._messages.put_nowait(None)
         else:
-            self._messages.put_nowait((message, lambda: self.when_written(partial(stream.note_shown, number))))
+            self._messages.put_nowait((message, lambda: stream.note_shown(number)))
 
     def _note_closed(self) -> None:
         """No way may be open now."""

@@ -89,24 +89,6 @@ async def test_a_cancelled_drain_stops_waiting_for_a_full_queue(pipe: Screen) ->
     assert not await writer.close(0.05)
 
 
-@in_loop
-async def test_a_caller_learns_when_what_was_queued_is_written_or_dropped(pipe: Screen) -> None:
-    writer = Writer()
-    written: list[int] = []
-    writer.call_when_written(lambda: written.append(0))
-    assert written == [0]
-    for number in range(1, 4):
-        writer.put(pipe.writing, b"x" * 100_000)  # more than the pipe holds
-        writer.call_when_written(partial(written.append, number))
-    assert written == [0]
-    while written == [0]:
-        pipe.reader.read1(10_000)
-        await asyncio.sleep(0)
-    pipe.reader.close()
-    await happen(lambda: written == [0, 1, 2, 3])
-    assert not writer.end(LIMIT_SECONDS)
-
-
 def test_a_reader_that_pauses_does_not_hold_up_the_end(pipe: Screen) -> None:
     before = threading.active_count()
     writer = Writer()

@@ -1,7 +1,7 @@
 """The transport to an agent that outlives its launcher: which way an order takes, and what is the agent's end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -91,22 +91,6 @@ async def test_messages_come_by_both_ways_and_are_acknowledged_when_they_were_sh
     await story.stream.receive(3, [], is_last=True)
     await listening
     assert story.shown == [Remark("first"), Remark("second"), Remark("third")]
-
-
-@in_loop
-async def test_a_message_is_acknowledged_when_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rendezvous.server.agent_streams._ANSWER_SECONDS", 0.01)
-    story, waiting = Story(has_first=False), list[Callable[[], None]]()
-    story.transport.when_written = waiting.append
-    story.transport.attach(story.stream)
-    listening = asyncio.create_task(story.listen())
-    await happen(story.transport._messages.empty)
-    assert await story.stream.receive(1, pack("first", "second")) == 0
-    await happen(lambda: len(waiting) == 2)
-    waiting[0]()
-    assert await story.stream.receive(2, pack("second"), is_last=True) == 1
-    await listening
-    assert story.shown == [Remark("first"), Remark("second")]
 
 
 @in_loop
