@@ -20,8 +20,8 @@ from rendezvous.wire.orders import AgentMessage, Hold, Order, Release, Stop
 if TYPE_CHECKING:
     from rendezvous.server.agent_streams import AgentStream
 
-# For an agent whose first way has ended to open its stream again: it tries each second. Shorter than most leases, since it
-# may have been killed.
+# For an agent whose first way has ended to open its stream again: it tries each second. Shorter than most leases, since
+# it may have been killed.
 RETURN_SECONDS = 5.0
 
 
