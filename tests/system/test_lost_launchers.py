@@ -45,8 +45,10 @@ SHORT = ("--server-timeout", "2s", "--lease", "1s")
 
 
 def kill_launcher(hvdrun: Launcher) -> None:
-    (launcher,) = hvdrun.processes(" --detach ")
-    kill(launcher.pid)
+    """Kill the guardian, which would start another server, and then the server."""
+    guardian, server = sorted(hvdrun.processes(" --detach "), key=lambda each: each.started)
+    kill(guardian.pid)
+    kill(server.pid)
 
 
 def read(hvdrun: Launcher, *names: str) -> list[str]:

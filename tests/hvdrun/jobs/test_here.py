@@ -24,7 +24,7 @@ from hvdrun.processes.watchdog import Watchdog
 
 folder = Path(sys.argv[2])
 folder.mkdir()
-watchdog = Watchdog(sys.argv[1], folder)
+watchdog = Watchdog(sys.argv[1], (folder,))
 watchdog.start()
 signal.signal(signal.SIGUSR2, lambda *_: (watchdog.end(), folder.rmdir(), sys.exit(5)))
 print("ready", flush=True)
