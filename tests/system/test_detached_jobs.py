@@ -127,7 +127,7 @@ def test_a_job_that_cannot_start_ends_as_without_detach(hvdrun: Launcher) -> Non
 def test_a_killed_launcher_has_an_unknown_end(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", PLAIN)
     job = detach(hvdrun, "-np", "2", "--server-timeout", "1s", "--lease", "1s", "python", "job.py", "go", "0")
-    for launcher in sorted(hvdrun.processes("hvdrun --no-prefork --detach"), key=lambda each: each.started):
+    for launcher in sorted(hvdrun.processes("hvdrun --no-prefork --detach"), key=lambda each: each.pid):
         kill(launcher.pid)  # the guardian first
     hvdrun.write("go", "")
     for name in ("wait", "stop"):

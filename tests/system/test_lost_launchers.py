@@ -46,7 +46,7 @@ SHORT = ("--server-timeout", "2s", "--lease", "1s")
 
 def kill_launcher(hvdrun: Launcher) -> None:
     """Kill the guardian, which would start another server, and then the server."""
-    guardian, server = sorted(hvdrun.processes(" --detach "), key=lambda each: each.started)
+    guardian, server = sorted(hvdrun.processes(" --detach "), key=lambda each: each.pid)
     kill(guardian.pid)
     kill(server.pid)
 
