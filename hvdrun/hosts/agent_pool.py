@@ -70,6 +70,13 @@ class AgentPool:
         )
         await self._connections[host].open()
 
+    async def adopt_left(self, host: str, transport: Transport) -> None:
+        """Release the agent of a host that a former launcher has left, and show what it still has to say."""
+        connection = AgentConnection(host, transport, self._tasks, self._show, self._note_end, has_begun=True)
+        await connection.open()
+        connection.release(TEMPORARY_FAILURE)
+        self._close_later(connection, drains=True)
+
     async def open(self, host: str) -> None:
         """Start an agent, and receive its messages from then on.
 

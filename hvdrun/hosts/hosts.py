@@ -34,6 +34,7 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Begun, Dismiss, HostsChanged, IllegalEventError, Lost
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
+from rendezvous.wire.orders import agent_identity
 
 if TYPE_CHECKING:
     from hvdrun.jobs.continuation import Continuation
@@ -147,10 +148,16 @@ class Hosts:
         return None if kept is None else NetworkFacts.decode(kept)
 
     async def _adopt_all(self, former: NetworkFacts) -> None:
-        """Go on with the agents that a former server of the job has heard."""
-        for host, heard in self._server.state.last_heard.items():
+        """Go on with the agents that a former server of the job has heard, and release those whose host it has left."""
+        state = self._server.state
+        for host, heard in state.last_heard.items():
             if heard is not None and host in former.routes:
                 await self.adopt(host)
+        for host, left in state.left.items():
+            if left[-1] == state.tenures[host]:  # those before have ended
+                transport = LastingTransport(host, None)
+                transport.attach(self._server.streams.of(agent_identity(host, left[-1])))
+                await self._pool.adopt_left(host, transport)
 
     async def adopt(self, host: str) -> None:
         """Go on with a host whose agent a former launcher has started; after `serve`."""

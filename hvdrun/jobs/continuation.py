@@ -38,7 +38,7 @@ class ServerLostError(LaunchError):
     """
 
     def __init__(self, life: Life, reason: str) -> None:
-        how = signal.Signals(life.killed_by).name if life.killed_by else "the end of its machine"
+        how = signal.Signals(life.killed_by).name if life.killed_by else "what has ended its guardian too"
         super().__init__(f"the server of this job was ended by {how}, and no other can continue the job: {reason}.")
 
 
@@ -155,7 +155,7 @@ class Continuation:
     def describe(self) -> str:
         """What has become of the former server, as a sentence."""
         if not self.life.killed_by:
-            return "this job continues, after its server had ended with its machine"
+            return "this job goes on, after its server and its guardian had ended: no worker was stopped for that"
         how = signal.Signals(self.life.killed_by).name
         return f"the server of this job was ended by {how}, and another one goes on: no worker was stopped for that"
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from unittest.mock import AsyncMock
 
@@ -12,10 +12,14 @@ from hvdrun.errors import HostLostEarlyError, HostLostError
 from hvdrun.hosts import agent_pool as pool_module
 from hvdrun.hosts.agent_connection import AgentConnection
 from hvdrun.hosts.agent_pool import AgentPool
+from hvdrun.hosts.lasting_transport import LastingTransport
 from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
+from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.errors import WireError
+from rendezvous.server.agent_streams import AgentStream
+from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Begin, Hello, Hold, Output, OutputStream, Release, Wait
 from tests.hvdrun.agent import jobs
 from tests.hvdrun.played_agent import HOW_IT_ENDED, PlayedAgent, ignore
@@ -351,3 +355,15 @@ async def test_closing_an_agent_that_is_being_started_calls_that_off_first() -> 
         assert agent.story == ["called off", "closed"]
         await asyncio.wait({opening})
         assert opening.cancelled()
+
+
+@in_loop
+async def test_the_agent_of_a_host_that_a_former_launcher_has_left_is_released_and_heard_to_its_end() -> None:
+    async with opened() as (pool, launcher):
+        stream, transport = AgentStream(), LastingTransport("a", None)
+        transport.attach(stream)
+        await pool.adopt_left("a", transport)
+        async with aclosing(stream.orders()) as orders:
+            assert await anext(orders) == Release(TEMPORARY_FAILURE)
+        assert await stream.receive(1, [codec.pack_agent_message(PIECE)], is_last=True) == 1
+        assert (launcher.shown, launcher.lost, pool.hosts) == ([PIECE], [], ())

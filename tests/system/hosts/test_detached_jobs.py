@@ -88,3 +88,51 @@ def test_ssh_connections_that_end_do_not_end_the_job(build: BuildCluster) -> Non
     assert logs.count("step ") == 40
     assert not cluster.settle(with_sshd=False)
     cluster.end_sessions()
+
+
+ELASTIC = """
+import os, sys, time
+import torch
+import worker_runtime.torch as hvd
+hvd.init()
+state = hvd.elastic.TorchState(step=0)
+@hvd.elastic.run
+def train(state):
+    while not hvd.broadcast_object(os.path.exists("go"), name="go"):
+        hvd.allreduce(torch.ones(1), name="step")
+        state.step += 1
+        state.commit()
+        open(f"running.{hvd.rank()}.{hvd.size()}.{os.getpid()}", "w")
+        time.sleep(0.02)
+train(state)
+print("over", hvd.rank(), flush=True)
+sys.exit(5)
+"""
+
+
+def find_running(cluster: Cluster, size: int) -> dict[int, int]:
+    """The pids of the workers that train in a generation of this size, by rank."""
+    names = [path.name.split(".")[1:] for path in cluster.directory.glob(f"running.*.{size}.*")]
+    return {int(rank): int(pid) for rank, _, pid in names}
+
+
+def test_another_server_starts_workers_on_other_hosts(build: BuildCluster) -> None:
+    cluster = build(2)
+    cluster.write("train.py", ELASTIC)
+    words = ["--detach", "--lease", "2s", "-np", "2", "--min-np", "1", "-H", "host1:1,host2:1", "python", "train.py"]
+    started = cluster(*words)
+    assert (started.returncode, started.stderr) == (0, "")
+    wait_until(lambda: len(find_running(cluster, 2)) == 2, "both to train")
+    _, server = (process for process in cluster.lab.launcher.processes() if "--detach" in process.command)
+    (lost,), (kept,) = (find_workers(cluster[name], "train.py") for name in ("host2", "host1"))
+    kill(server)
+    kill(lost)
+    for path in cluster.directory.glob("running.*"):
+        path.unlink(missing_ok=True)
+    wait_until(lambda: len(find_running(cluster, 2)) == 2, "another worker to train with the first")
+    assert [process.pid for process in find_workers(cluster["host1"], "train.py")] == [kept.pid]
+    cluster.write("go", "")
+    ended = cluster.start_on(cluster.lab.launcher, ["hvdrun", "wait", started.stdout.strip()]).wait()
+    assert ended.returncode == 5
+    assert not cluster.settle(with_sshd=False)
+    cluster.end_sessions()

@@ -1,0 +1,196 @@
+"""What a server of a detached job leaves to the next one."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hvdrun.accounts.history import History
+from hvdrun.console.marks import read_local_clock
+from hvdrun.jobs.continuation import Continuation, LosableJournal, ServerLostError, open_continuation
+from hvdrun.jobs.detach import DetachedServer
+from hvdrun.jobs.folder import JOURNAL, JobFolder
+from hvdrun.jobs.guardian import Life
+from hvdrun.jobs.log import LogWriter
+from hvdrun.jobs.record import JobRecord
+from rendezvous.core import membership
+from rendezvous.core.model import Policy
+from rendezvous.core.state import State
+from rendezvous.errors import ListenError
+from rendezvous.journal.errors import JournalUnwritableError
+from rendezvous.wire.orders import OutputStream
+from tests.waiting import in_loop
+
+STATE = membership.begin(Policy.static(2))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    folder = JobFolder(tmp_path / "job")
+    folder.create(JobRecord("job", ("true",)))
+    folder.lock()
+    return folder
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The two ends of the line between a guardian and its server."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def servers(folder: JobFolder, line: tuple[socket.socket, socket.socket]) -> Iterator[dict[int, DetachedServer]]:
+    """The first server, and one that follows when it was killed."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    writer = LogWriter(folder.path, {descriptor: OutputStream.STDOUT}, read_local_clock)
+    yield {
+        number: DetachedServer(folder, Life(number, killed_by, line[1]), writer, lambda: None)
+        for number, killed_by in ((1, 0), (2, signal.SIGKILL))
+    }
+    writer.end(60)
+    os.close(descriptor)
+
+
+def refuse(sentence: str) -> None:
+    """Nothing is to be said."""
+    raise AssertionError(sentence)
+
+
+@in_loop
+async def test_the_next_server_finds_what_the_former_one_has_kept(servers: dict[int, DetachedServer]) -> None:
+    first = open_continuation(servers[1], refuse)
+    assert first is not None
+    assert (first.state, first.network, first.read_history(), first.journal.term) == (None, None, (None, None), 1)
+    history = History()
+    secret, key = first.secret, first.keep_authority(lambda: b"key")
+    first.keep_network(b"facts")
+    first.keep_history(history, None)
+    await first.journal.write(STATE)
+    await first.journal.close()
+
+    second = open_continuation(servers[2], refuse)
+    assert second is not None
+    assert second.state is not None
+    assert (second.secret, second.keep_authority(lambda: b"another"), second.network) == (secret, key, b"facts")
+    assert isinstance(second.read_history()[0], History)
+    assert second.journal.term == 2
+    assert 0 <= second.age_seconds < 60
+    await second.journal.close()
+
+
+@in_loop
+async def test_a_job_that_had_not_begun_has_no_next_server(servers: dict[int, DetachedServer]) -> None:
+    first = open_continuation(servers[1], refuse)
+    assert first is not None
+    await first.journal.close()
+    with pytest.raises(ServerLostError, match=r"ended by SIGKILL.*: the job had not begun"):
+        open_continuation(servers[2], refuse)
+
+
+def test_where_there_can_be_no_journal_the_first_server_is_the_only_one(
+    servers: dict[int, DetachedServer], folder: JobFolder
+) -> None:
+    (folder.path / JOURNAL).write_text("no folder")
+    said: list[str] = []
+    assert open_continuation(servers[1], said.append) is None
+    (sentence,) = said
+    assert sentence.endswith("; the job ends with its server")
+    with pytest.raises(ServerLostError):
+        open_continuation(servers[2], refuse)
+
+
+@in_loop
+async def test_a_port_is_reserved_by_its_number_or_any(
+    servers: dict[int, DetachedServer], line: tuple[socket.socket, socket.socket]
+) -> None:
+    continuation = open_continuation(servers[1], refuse)
+    assert continuation is not None
+    port = continuation.reserve("127.0.0.1")
+    _, kept, _, _ = socket.recv_fds(line[0], 16, 1)
+    assert continuation.reserve("127.0.0.1", port) == port  # bound twice, and not listening
+    with closing(socket.socket(fileno=kept[0])) as listening:
+        listening.listen()
+        with pytest.raises(ListenError, match=f"127.0.0.1:{port}"):
+            continuation.reserve("127.0.0.1", port)
+    await continuation.journal.close()
+
+
+@in_loop
+async def test_a_message_is_acknowledged_when_it_is_in_the_log(servers: dict[int, DetachedServer]) -> None:
+    continuation = open_continuation(servers[1], refuse)
+    assert continuation is not None
+    done = asyncio.Event()
+    continuation.keep_shown("agent", 7, done.set)
+    await done.wait()
+    await continuation.journal.close()
+    following = Continuation(servers[2], refuse)
+    assert following.former_shown == {"agent": 7}
+    await following.journal.close()
+
+
+@in_loop
+async def test_the_server_takes_the_lock_of_the_job_when_its_guardian_has_gone(
+    servers: dict[int, DetachedServer], folder: JobFolder, line: tuple[socket.socket, socket.socket]
+) -> None:
+    continuation = open_continuation(servers[1], refuse)
+    assert continuation is not None
+    taken = asyncio.Event()
+    continuation.folder = JobFolder(folder.path)
+    continuation.folder.lock_again = taken.set  # type: ignore[method-assign]
+    continuation.follow_guardian()
+    await asyncio.sleep(0)
+    assert not taken.is_set()
+    line[0].close()
+    await taken.wait()
+    await continuation.journal.close()
+
+
+class FullJournal:
+    """A journal whose disk is full from the second write on."""
+
+    term = 1
+
+    def __init__(self) -> None:
+        self.written = 0
+
+    def read(self) -> State | None:
+        """See `Journal`."""
+
+    def get(self, name: str) -> bytes | None:
+        """See `Journal`."""
+        return name.encode()
+
+    def put(self, name: str, value: bytes) -> None:
+        """See `Journal`."""
+        raise JournalUnwritableError(Path(name), value.decode())
+
+    async def write(self, _: State) -> None:
+        """See `Journal`."""
+        self.written += 1
+        if self.written > 1:
+            raise JournalUnwritableError(Path("journal.db"), "the disk is full")
+
+    async def close(self) -> None:
+        """See `Journal`."""
+
+
+@in_loop
+async def test_a_journal_that_cannot_be_written_is_removed_and_the_job_goes_on(tmp_path: Path) -> None:
+    for name in ("journal.db", "journal.db-wal", "other"):
+        (tmp_path / name).touch()
+    said: list[str] = []
+    journal = LosableJournal(FullJournal(), tmp_path, said.append)
+    for _ in range(3):
+        await journal.write(STATE)
+        journal.put("name", b"value")
+    (sentence,) = said
+    assert sentence.endswith("; the job goes on, and from now on it ends with its server")
+    assert os.listdir(tmp_path) == ["other"]  # noqa: PTH208 - a path of asyncio may not be listed so
+    await journal.close()
