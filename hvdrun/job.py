@@ -379,6 +379,7 @@ class Job:
         continuation.follow_guardian()
         state = continuation.state
         if state is None:
+            continuation.life.answer_signals()
             return
         self._ranks.restore({record.worker: record.assignment.rank for record in state.workers.values()})
         if state.round_hosts:

@@ -125,7 +125,7 @@ def _work(prepared: Prepared, launch: Launch | None, server: "DetachedServer") -
     """Run a detached job, as one of its servers."""
     display = prepared.spec.display
     try:
-        if server.life.number == 1:
+        if server.folder.read_launch() is None:
             server.folder.write_launch(__version__, pickle.dumps((prepared, dict(os.environb))))
         return run_prepared(prepared, launch, server)
     except KeyboardInterrupt:

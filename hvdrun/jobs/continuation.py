@@ -250,6 +250,4 @@ def open_continuation(server: DetachedServer, warn: Callable[[str], None]) -> Co
             raise ServerLostError(server.life, str(error)) from error
         warn(f"{error}; the job ends with its server")
         return None
-    if server.life.number > 1 and continuation.network is None:
-        raise ServerLostError(server.life, "the job had not begun")
     return continuation

@@ -59,8 +59,8 @@ class JobFolder:
             OSError: it cannot be created.
         """
         self._hidden.mkdir(mode=0o700)
-        _write(self._hidden / _RECORD, record.encode())
-        _write(self._hidden / _END_ROOM, " " * _END_BYTES)
+        _write(self._hidden / _RECORD, record.encode().encode())
+        _write(self._hidden / _END_ROOM, b" " * _END_BYTES)
         (self._hidden / _LOCK).touch(mode=0o600)
 
     def lock(self) -> None:
@@ -93,9 +93,7 @@ class JobFolder:
             OSError: it cannot be written.
         """
         (self.path / JOURNAL).mkdir(mode=0o700, exist_ok=True)
-        path = self.path / JOURNAL / _LAUNCH
-        path.touch(mode=0o600)
-        path.write_bytes(version.encode() + b"\n" + launch)
+        _write(self.path / JOURNAL / _LAUNCH, version.encode() + b"\n" + launch)
 
     def read_launch(self) -> tuple[str, bytes] | None:
         """The version of hvdrun, and what another server needs; None where none can go on."""
@@ -190,9 +188,9 @@ def _list_hidden(place: Path) -> Iterator[JobFolder]:
                 yield JobFolder(Path(entry.path))
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, data: bytes) -> None:
     """Write a file as a whole, or not at all."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fresh.touch(mode=0o600)
-    fresh.write_text(text, encoding="utf-8")
+    fresh.write_bytes(data)
     fresh.replace(path)

@@ -2,8 +2,11 @@
 
 import re
 import sys
+from contextlib import suppress
 
+from hvdrun.jobs.folder import JobFolder
 from tests.system.launcher import Finished, Launcher
+from tests.system.roles import kill
 
 
 def detach(hvdrun: Launcher, *words: str, environment: dict[str, str] | None = None) -> str:
@@ -17,3 +20,31 @@ def detach(hvdrun: Launcher, *words: str, environment: dict[str, str] | None = N
 def ask(hvdrun: Launcher, *words: str) -> Finished:
     """Run `hvdrun ps` or another program about jobs."""
     return hvdrun.start_words([sys.executable, "-m", "hvdrun", *words]).wait()
+
+
+def find_job(hvdrun: Launcher) -> str:
+    """The name of the only job that has been started."""
+    (folder,) = hvdrun.state.glob("hvdrun/[0-9a-f]*")
+    return folder.name
+
+
+def find_guardian(hvdrun: Launcher) -> int | None:
+    """The pid of the guardian of the only job; None where it has ended."""
+    folders = list(hvdrun.state.glob("hvdrun/[0-9a-f]*"))
+    return JobFolder(folders[0]).find_launcher() if folders else None
+
+
+def find_server(hvdrun: Launcher) -> int | None:
+    """The pid of the server of the only job; None where there is none now."""
+    guardian = find_guardian(hvdrun)
+    servers = [process.pid for process in hvdrun.processes(" --detach ") if guardian and process.parent == guardian]
+    return servers[0] if servers else None
+
+
+def kill_server(hvdrun: Launcher) -> int | None:
+    """kill -9 of the server of the only job, if there is one."""
+    server = find_server(hvdrun)
+    if server is not None:
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            kill(server)
+    return server
