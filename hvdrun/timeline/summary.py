@@ -222,7 +222,9 @@ class Reader:
             case "B":
                 self._begun[row].append((str(event["name"]), at))
             case "X" if row in self._ranks:
-                self._note_span(*self._ranks[row], str(event["name"]), at, float(event["dur"]) / _MICROSECONDS)
+                # What began before the file has its whole length besides.
+                seconds = event.get("args", {}).get("seconds", float(event["dur"]) / _MICROSECONDS)
+                self._note_span(*self._ranks[row], str(event["name"]), at, float(seconds))
             case "X":  # the request of a rank, by its number
                 self._asked[row].append((at, int(event["name"])))
             case "E":

@@ -176,14 +176,18 @@ class Trace:
         return events
 
     def _render_wait(self, event: Wait) -> list[str]:
-        if event.ended <= self._began:
+        is_recovery = event.row == RECOVERIES_ROW
+        if event.ended <= self._began and not is_recovery:
             return []  # a rank has sent it too late for the timeline before
         events: list[str] = []
         row = self._find_row(_OF_RANKS - event.rank, event.row, events)
         began, ended = self._time(event.began), self._time(event.ended)
         name = _quote(event.name)
-        events.append(f'{{"name": {name}, "ph": "X", "ts": {began}, "dur": {max(1, ended - began)}, {row}}}')
-        if event.row == RECOVERIES_ROW:
+        whole = ""
+        if is_recovery and event.began < self._began:  # rank 0 was lost, and another one continues
+            whole = f', "args": {{"seconds": {event.ended - event.began:.6f}}}'
+        events.append(f'{{"name": {name}, "ph": "X", "ts": {began}, "dur": {max(1, ended - began)}, {row}{whole}}}')
+        if is_recovery:
             self._last_flow += 1
             flow = f'"name": {name}, "cat": {name}, "id": {self._last_flow}'
             steps = self._find_row(_OF_RANKS - event.rank, STEPS_ROW, events)

@@ -141,6 +141,11 @@ def test_the_page_has_what_the_time_of_a_rank_was_spent_on_and_its_recoveries(tm
     assert (waits["waiting_seconds"], waits["recoveries"]) == (0.1, [0.2, 0.1])
 
 
+def test_a_recovery_that_began_before_the_file_counts_as_a_whole() -> None:
+    found = summarize({**span("recovery", 0, 1, RECOVERIES), "args": {"seconds": 0.25}})
+    assert found.rank_times[2].recoveries == [0.25]
+
+
 def test_without_noted_steps_a_step_lasts_from_one_result_to_the_next() -> None:
     events = [event for n in range(11) for event in collective(1, n * 100, {0: n * 100}, n * 100, n * 100 + 20)]
     (seconds,) = summarize(*events).list_steps().values()

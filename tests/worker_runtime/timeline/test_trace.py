@@ -101,6 +101,12 @@ def test_a_flow_leads_from_a_loss_to_the_end_of_its_recovery() -> None:
     assert (start["pid"], end["pid"]) == (span["pid"], step["pid"])
 
 
+@pytest.mark.parametrize(("ended", "shown"), [(10.5, 500_000), (9.875, 1)])
+def test_a_recovery_that_began_before_the_file_has_its_whole_length(ended: float, shown: int) -> None:
+    _, _, span, *_ = render(Wait(3, "recovery", 9.75, ended, "recoveries"))
+    assert (span["ts"], span["dur"], span["args"]) == (0, shown, {"seconds": ended - 9.75})
+
+
 @pytest.mark.parametrize(("rank", "marks"), [(0, 1), (1, 0)])
 def test_a_checkpoint_has_one_mark_across_all_rows(rank: int, marks: int) -> None:
     events = render(Wait(rank, "checkpoint", 10.5, 11.5, "steps"))
