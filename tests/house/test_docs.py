@@ -241,6 +241,12 @@ def test_the_page_about_horovod_leaves_nothing_out(names: Iterable[str]) -> None
     assert find_missing(FROM_HOROVOD, names) == []
 
 
+def test_the_page_about_horovod_has_each_variable_in_one_row() -> None:
+    rows = [line for line in FROM_HOROVOD.read_text(encoding="utf-8").splitlines() if line.startswith("| `HOROVOD_")]
+    names = re.findall(r"`(HOROVOD_\w+)`", "\n".join(row.split("|")[1] for row in rows))
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []
+
+
 def test_the_page_about_torchrun_leaves_no_option_out() -> None:
     assert find_missing(FROM_TORCHRUN, list_options_of_torchrun()) == []
 
