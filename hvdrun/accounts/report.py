@@ -25,7 +25,7 @@ _GOOD = ("compute", "waiting", "communication")
 _TIMES_AS_OFTEN = 2.5  # as a quick rank is the last
 _LEAST_LAST = 0.3  # of the steps
 _LEAST_COST = 0.05  # of the job's time
-_LATE_SHARE = 0.5  # of the others' communication is what a rank has at most that comes late to it
+_LATE_SHARE = 0.75  # of the others' communication is what a rank has at most that comes late to it
 
 
 @dataclass(frozen=True, slots=True)

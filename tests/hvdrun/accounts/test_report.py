@@ -121,7 +121,8 @@ def communicate(*seconds: float, steps: int = STEPS) -> list[Account]:
         ((4.0, 12.0), {0: 8.0}),
         ((20.0, 2.0, 20.0, 2.0), {1: 18.0, 3: 18.0}),
         ((6.9, 6.8, 7.1), {}),
-        ((8.0, 15.0), {}),  # communicates quicker than the other, and not half as long
+        ((26.8, 16.8, 26.8), {1: 10.0}),  # of a large model: what it is late by is a third of the communication
+        ((24.0, 30.0), {}),  # communicates quicker than the other, as healthy ranks do where one sends to all
         ((3.0, 0.1), {}),  # costs little
         ((10.0,), {}),
     ],
