@@ -25,12 +25,18 @@ WAITS = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo over; exit 3"
 class Launcher:
     """A launcher of the job, with a term of its own."""
 
-    def __init__(self, authority: Authority, term: int, shown: dict[str, int] | None = None) -> None:
+    def __init__(self, authority: Authority, term: int, former: "Launcher | None" = None) -> None:
         self.shown: list[AgentMessage] = []
         self.ends: list[Finish] = []
         self.has_ended = asyncio.Event()
         policy = Policy.static(1, lease_seconds=LIMIT_SECONDS)
-        self.server = Server(policy, self._carry_out, authority.issue_server(), term=term, shown=shown)
+        shown, state = None, None
+        if former is not None:
+            shown, state = former.server.streams.shown, former.server.state
+        self._is_first = former is None
+        self.server: Server = Server(
+            policy, self._carry_out, authority.issue_server(), term=term, shown=shown, state=state, secret=bytes(32)
+        )
 
     @property
     def output(self) -> bytes:
@@ -41,7 +47,8 @@ class Launcher:
     async def running(self) -> AsyncIterator[int]:
         """Serve meanwhile, at this port."""
         async with self.server as server:
-            server.submit(HostsChanged((Host("a", 1),)))
+            if self._is_first:
+                server.submit(HostsChanged((Host("a", 1),)))
             server.stream("a").follow(self._take)
             yield await server.open(LOOPBACK)
 
@@ -100,7 +107,7 @@ async def test_the_next_launcher_gets_the_rest_of_the_output_and_the_end_of_each
             await network.cut()
             cut_off(agent)
             (tmp_path / "go").touch()
-            latter = Launcher(authority, 2, former.server.streams.shown)
+            latter = Launcher(authority, 2, former)
             async with latter.running() as port_of_latter:
                 await network.mend(port_of_latter)
                 await happen(lambda: bool(latter.ends))
