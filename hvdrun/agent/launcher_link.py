@@ -12,6 +12,7 @@ from rendezvous.wire.orders import Order
 if TYPE_CHECKING:
     from rendezvous.client import AgentClient
 
+BEHIND_BYTES = 8 * 1024 * 1024  # that wait for a launcher that answers: the workers wait, too
 _PAUSE_SECONDS = 1.0  # between two tries, which a new stream of orders cuts short
 
 
@@ -57,7 +58,9 @@ class LauncherLink:
             is_last = output.is_ending and first + len(messages) == output.spool.next_number
             try:
                 output.spool.drop(await client.deliver(first, messages, is_last=is_last))
+                output.hold(is_held=output.spool.size > BEHIND_BYTES)
             except UnreachableError:
+                output.hold(is_held=False)
                 self._has_answered.clear()
                 with suppress(TimeoutError):  # then another try
                     await asyncio.wait_for(self._has_answered.wait(), _PAUSE_SECONDS)

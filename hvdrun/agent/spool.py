@@ -102,6 +102,11 @@ class Spool:
         return self._lost_bytes > 0 or self._last.following > self._parts[0].first
 
     @property
+    def size(self) -> int:
+        """How many bytes are kept."""
+        return self._bytes + self._last.bytes
+
+    @property
     def next_number(self) -> int:
         """The number of the next message."""
         return self._last.following

@@ -3,8 +3,9 @@
 Output is forwarded as it comes. When the launcher does not read (its reader may be `less`), the agent stops reading
 from the workers, and they block in their writes, as in any pipe. Reports and orders use other channels and continue.
 
-In a job that outlives its launcher the output waits for the launcher in a `Spool`, and no worker ever blocks. Lines are
-kept whole where they come soon, so that a launcher that ends has no half line that it has acknowledged.
+In a job that outlives its launcher the output waits for the launcher in a `Spool`. While the launcher is away no worker
+blocks; where it is only slow, they block as ever. Lines are kept whole where they come soon, so that a launcher that
+ends has no half line that it has acknowledged.
 
 The launcher sends the next piece of input when the agent reports that the worker has taken the last one. So a worker
 that does not read blocks only the user who types.
@@ -36,7 +37,7 @@ class OutputForwarder(asyncio.Protocol):
         self.spooled = asyncio.Event()
         self.delivered = asyncio.Event()
         self.is_ending = False
-        self._is_streamed = False
+        self._is_streamed = self._is_held = False
         self._halves: dict[int, bytes] = {}  # by descriptor, the beginning of a line
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._sources: dict[int, tuple[Worker, OutputStream]] = {}
@@ -80,7 +81,7 @@ class OutputForwarder(asyncio.Protocol):
         os.set_blocking(descriptor, False)
         self._sources[descriptor] = (worker, stream)
         self._drained.clear()
-        if self._flowing.is_set():
+        if self._may_read:
             asyncio.get_running_loop().add_reader(descriptor, self._read, descriptor)
 
     def note_outcome(self, worker: Worker, number: int) -> None:
@@ -117,14 +118,33 @@ class OutputForwarder(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The launcher is behind."""
         self._flowing.clear()
-        for descriptor in self._sources:
-            asyncio.get_running_loop().remove_reader(descriptor)
+        self._look()
 
     def resume_writing(self) -> None:
         """The launcher has caught up."""
         self._flowing.set()
+        self._look()
+
+    def hold(self, *, is_held: bool) -> None:
+        """The launcher that takes from the spool is behind, or has caught up, or is away."""
+        if self._is_held != is_held:
+            self._is_held = is_held
+            self._look()
+
+    @property
+    def _may_read(self) -> bool:
+        if self.spool is None:
+            return self._flowing.is_set()
+        return not self._is_held
+
+    def _look(self) -> None:
+        """Read from the workers, or do not."""
+        loop = asyncio.get_running_loop()
         for descriptor in self._sources:
-            asyncio.get_running_loop().add_reader(descriptor, self._read, descriptor)
+            if self._may_read:
+                loop.add_reader(descriptor, self._read, descriptor)
+            else:
+                loop.remove_reader(descriptor)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Keep reading after the launcher has gone, so that no worker blocks, and drop what comes."""

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from hvdrun.agent.launcher_link import LauncherLink
 from hvdrun.agent.spool import Spool
 from hvdrun.agent.streams import OutputForwarder
@@ -13,8 +15,8 @@ from rendezvous.core.messages import HostsChanged
 from rendezvous.core.model import Host, Policy
 from rendezvous.server.agent_streams import AgentStream
 from rendezvous.server.server import Server
-from rendezvous.wire.orders import AgentMessage, Order, PassOn, Remark, Stop
-from tests.rendezvous.stage import LOOPBACK, Stage, in_clean_loop, open_network, open_stage
+from rendezvous.wire.orders import AgentMessage, Order, OutputStream, PassOn, Remark, Stop
+from tests.rendezvous.stage import A0, LOOPBACK, Stage, in_clean_loop, open_network, open_stage
 from tests.waiting import happen
 
 
@@ -132,3 +134,35 @@ async def test_an_agent_ends_when_the_launcher_has_shown_everything(tmp_path: Pa
         launcher = Launcher(stage.server.stream("a"))
         await draining
         assert (launcher.shown, launcher.has_ended) == (name(3), True)
+
+
+@in_clean_loop
+async def test_workers_wait_for_a_launcher_that_is_slow_and_not_for_one_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hvdrun.agent.launcher_link.BEHIND_BYTES", 100_000)
+    monkeypatch.setattr("rendezvous.server.agent_streams._ANSWER_SECONDS", 0.05)
+    agent = Agent(tmp_path)
+    reading, writing = os.pipe()
+    async with (
+        open_stage() as stage,
+        open_network(stage.port) as network,
+        agent.running(stage, network.address),
+    ):
+        Launcher(stage.server.stream("a"), limit=0)
+        agent.say(0)
+        await happen(lambda: agent.greetings == 1)
+        agent.output.add(A0, OutputStream.STDOUT, reading)
+        working = asyncio.create_task(asyncio.to_thread(write_much, writing))
+        await happen(lambda: agent.output._is_held)
+        assert not working.done()
+        await network.cut()
+        await working
+    await agent.output._drained.wait()
+
+
+def write_much(descriptor: int) -> None:
+    """A worker writes 8 MB, and ends."""
+    with os.fdopen(descriptor, "wb", buffering=0) as pipe:
+        for _ in range(8192):
+            pipe.write(b"x" * 1023 + b"\n")
