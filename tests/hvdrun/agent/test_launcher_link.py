@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -153,16 +154,19 @@ async def test_workers_wait_for_a_launcher_that_is_slow_and_not_for_one_that_is_
         agent.say(0)
         await happen(lambda: agent.greetings == 1)
         agent.output.add(A0, OutputStream.STDOUT, reading)
-        working = asyncio.create_task(asyncio.to_thread(write_much, writing))
+        may_end = threading.Event()
+        working = asyncio.create_task(asyncio.to_thread(write_on, writing, may_end))
         await happen(lambda: agent.output._is_held)
-        assert not working.done()
+        assert not agent.output._may_read
         await network.cut()
+        await happen(lambda: agent.output._may_read)
+        may_end.set()
         await working
     await agent.output._drained.wait()
 
 
-def write_much(descriptor: int) -> None:
-    """A worker writes 8 MB, and ends."""
+def write_on(descriptor: int, may_end: threading.Event) -> None:
+    """A worker writes until it may end."""
     with os.fdopen(descriptor, "wb", buffering=0) as pipe:
-        for _ in range(8192):
+        while not may_end.is_set():
             pipe.write(b"x" * 1023 + b"\n")
