@@ -19,7 +19,7 @@ from hvdrun.spec.command import (
 )
 from hvdrun.spec.hosts import LOCALHOST, HostList
 from hvdrun.spec.jobspec import JobSpec, Workers
-from hvdrun.startup.paths import exists, find_fault, is_folder
+from hvdrun.startup.paths import exists, find_fault, is_file, is_folder
 from hvdrun.transport.account import name_user
 
 _DYNAMIC = "DYNAMIC"  # in place of a file: the program calls start_timeline()
@@ -168,15 +168,17 @@ def check_timeline(workers: Workers) -> None:
     if workers.timeline is None or workers.timeline.upper() == _DYNAMIC:
         return
     path = workers.directory / workers.timeline
-    fault = 0
+    fault = ""
     if is_folder(path):
-        fault = errno.EISDIR
+        fault = os.strerror(errno.EISDIR)
     elif not is_folder(path.parent):
-        fault = errno.ENOENT
+        fault = os.strerror(errno.ENOENT)
+    elif exists(path) and not is_file(path):
+        fault = "it is no regular file"
     elif not os.access(path if exists(path) else path.parent, os.W_OK):
-        fault = errno.EACCES
+        fault = os.strerror(errno.EACCES)
     if fault:
-        raise LaunchError(f"{str(path)!r} of --timeline cannot be written: {os.strerror(fault)}: name another file.")
+        raise LaunchError(f"{str(path)!r} of --timeline cannot be written: {fault}: name another file.")
 
 
 def explain_interpreter(spec: JobSpec, command: tuple[str, ...], context: LookupContext) -> tuple[str, ...]:

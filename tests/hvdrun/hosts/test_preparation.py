@@ -95,7 +95,12 @@ def test_a_program_that_is_missing_here_matters_only_where_workers_run_here(
 
 
 @pytest.mark.parametrize(
-    ("timeline", "fault"), [("bin", "Is a directory"), ("absent/t.json", "No such file or directory")]
+    ("timeline", "fault"),
+    [
+        ("bin", "Is a directory"),
+        ("absent/t.json", "No such file or directory"),
+        (os.devnull, "it is no regular file"),
+    ],
 )
 def test_a_timeline_that_rank_0_cannot_write_here_is_refused(
     timeline: str, fault: str, spec: JobSpec, context: LookupContext
