@@ -75,6 +75,7 @@ soak: setup
 	  tests/system/test_recovery.py tests/system/test_many_generations.py tests/system/test_horovod_training.py \
 	  --timeout=3600
 	HVDRUN_SOAK_RUNS=400 $(BIN)/pytest tests/system/test_random_losses.py --timeout=3600
+	HVDRUN_SOAK_RUNS=200 $(BIN)/pytest tests/system/test_server_kills.py --timeout=7200
 	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/test_snapshots.py --timeout=3600
 	HVDRUN_SOAK_RUNS=200 $(BIN)/pytest tests/system/test_mxnet_recoveries.py --timeout=3600
 	HVDRUN_SOAK_MINUTES=30 $(BIN)/pytest tests/system/test_healthy_waits.py -o faulthandler_timeout=0

@@ -150,7 +150,7 @@ def print_log(given: Mapping[str, RawValues], say: Say) -> Page:
         chosen = RankFilter(int(str(RANK.read(str(given["rank"]), RANK.flags[0]))))
     with closing(LogReader(job.path)) as reader:
         if "follow" not in given:
-            _show_all(reader, chosen)
+            _show_all(reader, chosen, is_over=job.state is not JobState.RUNNING)
             return "", 0
         with answer_interrupt(_leave(job, say)) as interrupt:
             job = _follow(job, reader, interrupt, chosen)
@@ -189,7 +189,7 @@ def _follow(job: KnownJob, reader: LogReader, interrupt: list[int], chosen: Rank
     """Show what comes until the job has ended, or Ctrl-C is pressed; how the job is then."""
     while not interrupt:
         is_over = job.state is not JobState.RUNNING
-        _show_all(reader, chosen)
+        _show_all(reader, chosen, is_over=is_over)
         if is_over:  # before the last look: all output is there
             break
         time.sleep(_LOOK_SECONDS)
@@ -197,8 +197,8 @@ def _follow(job: KnownJob, reader: LogReader, interrupt: list[int], chosen: Rank
     return job
 
 
-def _show_all(reader: LogReader, chosen: RankFilter | None) -> None:
-    for piece in reader.read():
+def _show_all(reader: LogReader, chosen: RankFilter | None, *, is_over: bool) -> None:
+    for piece in reader.read(is_over=is_over):
         for each in (piece,) if chosen is None else chosen.take(piece):
             try:
                 show(each)

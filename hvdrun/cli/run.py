@@ -171,7 +171,8 @@ def run_prepared(prepared: Prepared, launch: Launch | None, server: "DetachedSer
         if server is not None:
             from hvdrun.jobs.continuation import open_continuation  # noqa: PLC0415 - few jobs are detached
 
-            continuation = open_continuation(server, partial(console.notice, level=Level.WARNING))
+            warn = partial(console.notice, level=Level.WARNING)
+            continuation = open_continuation(server, console.output, warn)
         if display.output_folder is not None:
             _keep_output(console, display.output_folder, spec, continuation)
         if launch is None:

@@ -77,7 +77,9 @@ class Console:
         files = {stream: _identify(descriptor) for stream, descriptor in descriptors.items()}
         self._marker = OutputMarker(marks, terminals=terminals, files=files, coloured=coloured, folds=folds)
         self.files: OutputFiles | None = None
-        self.output = OutputPrinter(self._marker, self._writer, descriptors, self._status)
+        self.output = OutputPrinter(
+            self._marker, self._writer, descriptors, self._status, shows_at_once=writer is not None
+        )
 
     def keep_output(self, folder: Path, size: int, ranks: int, index: FileIndex | None = None) -> None:
         """Write the workers' output into files too; see `OutputFiles`.

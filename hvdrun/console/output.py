@@ -29,6 +29,7 @@ class OutputPrinter:
         writer: writes to the descriptors.
         descriptors: those of the streams of hvdrun.
         status: the status line; None where there is none.
+        shows_at_once: the beginning of a line is shown as it comes: nothing may wait in a process that may be killed.
     """
 
     def __init__(
@@ -37,7 +38,11 @@ class OutputPrinter:
         writer: Writer,
         descriptors: Mapping[OutputStream, int],
         status: StatusLine | None = None,
+        *,
+        shows_at_once: bool = False,
     ) -> None:
+        self._shows_at_once = shows_at_once
+        self._waiting: list[Callable[[], None]] = []  # for what is held back
         self._marker = marker
         self._writer = writer
         self._descriptors = dict(descriptors)
@@ -57,6 +62,8 @@ class OutputPrinter:
         """
         lines = self._marker.feed(worker, rank, stream, data)
         self._put(stream, lines)
+        if self._shows_at_once and not self._marker.holds(worker):
+            self._put(stream, self._marker.flush(worker, stream))
 
         limit_seconds = IN_A_FILE_SECONDS
         if self._marker.is_on_a_terminal(stream):
@@ -137,6 +144,13 @@ class OutputPrinter:
             self.release()
         self._put(source.stream, self._marker.flush(*source))
 
+    def call_when_released(self, done: Callable[[], None]) -> None:
+        """Call when nothing is held back."""
+        if self._folding is None:
+            done()
+        else:
+            self._waiting.append(done)
+
     def release(self) -> None:
         """Show the tracebacks that were held back."""
         if self._folding is not None:
@@ -144,6 +158,9 @@ class OutputPrinter:
             self._folding = None
         for stream, data in self._marker.release():
             self._put(stream, data)
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done()
 
     def _put(self, stream: OutputStream, data: bytes) -> None:
         if data and self._status is not None:

@@ -9,6 +9,7 @@ agent's next report. Each new stream begins with the other orders that hold. A q
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hvdrun.processes.background import cancel_and_wait, supervise
@@ -46,8 +47,10 @@ class LastingTransport:
         self._has_way = first is not None
         self._stream: AgentStream | None = None
         self._holding: dict[type, Order] = {}
-        # With what to call when the message was shown; None: the end.
-        self._messages: asyncio.Queue[tuple[AgentMessage, Callable[[], None]] | None] = asyncio.Queue()
+        # With what to call before and after the message is shown; None: the end.
+        self._messages: asyncio.Queue[tuple[AgentMessage, Callable[[], None], Callable[[], None]] | None] = (
+            asyncio.Queue()
+        )
         self._failure: BaseException | None = None
 
     def attach(self, stream: "AgentStream") -> None:
@@ -79,7 +82,8 @@ class LastingTransport:
             for task in reading:
                 supervise(task, self._fail)
             while (message_or_end := await self._messages.get()) is not None:
-                message, note_shown = message_or_end
+                message, note_taken, note_shown = message_or_end
+                note_taken()
                 yield message
                 note_shown()
             if self._failure is not None:
@@ -125,7 +129,7 @@ class LastingTransport:
         shown = asyncio.Event()
         async for message in first.messages():
             shown.clear()
-            self._messages.put_nowait((message, shown.set))
+            self._messages.put_nowait((message, lambda: None, shown.set))
             await shown.wait()
         self._has_way = False
         if self._proves_end or self._stream is None:
@@ -138,7 +142,7 @@ class LastingTransport:
         if message is None or stream is None:
             self._messages.put_nowait(None)
         else:
-            self._messages.put_nowait((message, lambda: stream.note_shown(number)))
+            self._messages.put_nowait((message, partial(stream.note_taken, number), partial(stream.note_shown, number)))
 
     def _note_closed(self) -> None:
         """No way may be open now."""

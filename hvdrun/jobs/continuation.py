@@ -15,11 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hvdrun.console.output import OutputPrinter
 from hvdrun.errors import LaunchError
 from hvdrun.jobs.detach import DetachedServer
 from hvdrun.jobs.folder import JOURNAL
 from hvdrun.jobs.guardian import Life
-from hvdrun.jobs.shown import Shown, read_shown
+from hvdrun.jobs.shown import Shown, read_place
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError
 from rendezvous.journal.errors import JournalError, JournalUnwritableError
@@ -47,6 +48,7 @@ class Continuation:
 
     Args:
         server: it.
+        output: what it holds back is not noted as shown.
         warn: prints a sentence.
 
     folder: of the job. life: which server of it this is.
@@ -58,11 +60,14 @@ class Continuation:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, server: DetachedServer, warn: Callable[[str], None]) -> None:
+    def __init__(self, server: DetachedServer, output: OutputPrinter, warn: Callable[[str], None]) -> None:
         self.folder = folder = server.folder
         self.life = server.life
         self._writer = writer = server.writer
-        self.former_shown = read_shown(folder.path)
+        former = read_place(folder.path)
+        self.former_shown = {} if former is None else dict(former.numbers)
+        self._taken = dict(self.former_shown)  # the number of each agent's last message that was given to the console
+        self._output = output
         self.journal: Journal = LosableJournal(open_journal(folder.path / JOURNAL, warn), folder.path / JOURNAL, warn)
         self._shown = Shown(folder.path, writer.locate)
         self.state: State | None = self.journal.read()
@@ -87,6 +92,7 @@ class Continuation:
             "term": self.journal.term,
             "shown": self.former_shown,
             "keep_shown": self.keep_shown,
+            "note_taken": self._taken.__setitem__,
         }
 
     def keep_authority(self, create: Callable[[], bytes]) -> bytes:
@@ -120,10 +126,15 @@ class Continuation:
             number: of the message.
             done: called in the running event loop.
         """
-        loop = asyncio.get_running_loop()
+        del agent, number  # `_taken` has it
+        self._output.call_when_released(lambda: self._note(done))
+
+    def _note(self, done: Callable[[], None]) -> None:
+        """Note what the log has when all is written that the console has given to it."""
+        loop, numbers = asyncio.get_running_loop(), dict(self._taken)
 
         def note() -> None:
-            self._shown.note(agent, number)
+            self._shown.note(numbers)
             with suppress(RuntimeError):  # the job has ended
                 loop.call_soon_threadsafe(done)
 
@@ -237,14 +248,16 @@ class LosableJournal:
         self._warn(f"{error}; the job goes on, and from now on it ends with its server")
 
 
-def open_continuation(server: DetachedServer, warn: Callable[[str], None]) -> Continuation | None:
+def open_continuation(
+    server: DetachedServer, output: OutputPrinter, warn: Callable[[str], None]
+) -> Continuation | None:
     """What the job keeps; None where it can keep nothing, and ends with its first server.
 
     Raises:
         ServerLostError: this is another server of the job, and cannot continue it.
     """
     try:
-        continuation = Continuation(server, warn)
+        continuation = Continuation(server, output, warn)
     except (JournalError, OSError) as error:
         if server.life.number > 1:
             raise ServerLostError(server.life, str(error)) from error

@@ -1,5 +1,6 @@
 """Reads the log of a detached job, while it grows and while its files change."""
 
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from hvdrun.jobs.log import Piece, list_logs, name_log, read_line
+from hvdrun.jobs.log import Piece, is_of_worker, list_logs, name_log, read_line
+from hvdrun.jobs.shown import Place, read_place
 from rendezvous.wire.orders import OutputStream
 
 _CHUNK_BYTES = 256 * 1024
@@ -25,7 +27,9 @@ class LogReader:
         self._folder = folder
         self._number = 0
         self._file: BinaryIO | None = None
-        self._rest = b""  # the beginning of a line that is not complete
+        self._offset = 0  # where the next line begins
+        self._rest = b""  # its beginning, where it is not complete
+        self._is_held = False  # the next line may be written again
 
     def skip_to(self, last_bytes: int) -> bool:
         """Begin with the first whole line of the last so many bytes; whether something was left out."""
@@ -35,23 +39,33 @@ class LogReader:
             if self._file is None:
                 continue
             size = self._file.seek(0, 2)
-            self._file.seek(max(0, size - last_bytes))
             if size > last_bytes:
+                self._file.seek(size - last_bytes)
                 self._file.readline()
+                self._offset = self._file.tell()
                 return True
             last_bytes -= size
         return bool(numbers)
 
-    def read(self) -> Iterator[Piece]:
-        """What has come since the last call."""
+    def read(self, *, is_over: bool = True) -> Iterator[Piece]:
+        """What has come since the last call.
+
+        is_over: no server of the job runs any more. Else what workers have written is left that a server might write
+            again, and all behind it.
+        """
         while True:
+            place = None if is_over else read_place(self._folder)
             if self._file is not None:
-                yield from self._read_file(self._file)
+                yield from self._read_file(self._file, place)
+                if self._is_held:
+                    return
             following = next((number for number in list_logs(self._folder) if number > self._number), None)
             if following is None:
                 return
             if self._file is not None:
-                yield from self._read_file(self._file)  # what was written before the next file began
+                yield from self._read_file(self._file, place)  # what was written before the next file began
+                if self._is_held:
+                    return
                 if self._rest:
                     yield Piece(OutputStream.STDERR, self._rest)
             dropped = following - self._number - 1
@@ -70,15 +84,25 @@ class LogReader:
 
     def _open(self, number: int) -> None:
         self.close()
-        self._rest = b""
+        self._offset, self._rest, self._is_held = 0, b"", False
         with suppress(FileNotFoundError):  # it was dropped, and counts as such with the next one
             self._file = name_log(self._folder, number).open("rb")
             self._number = number
 
-    def _read_file(self, file: BinaryIO) -> Iterator[Piece]:
+    def _read_file(self, file: BinaryIO, place: Place | None) -> Iterator[Piece]:
+        """The new lines, up to one that a server might write again."""
+        end = math.inf  # of what no server writes again
+        if place is not None and self._number >= place.number:
+            end = place.size if self._number == place.number else 0
+        file.seek(self._offset)
+        self._rest, self._is_held = b"", False
         while chunk := file.read(_CHUNK_BYTES):
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             for line in lines:
+                if self._offset >= end and is_of_worker(line):
+                    self._is_held = True
+                    return
+                self._offset += len(line) + 1
                 yield read_line(line + b"\n")
 
 

@@ -13,6 +13,7 @@ from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
 
 KeepShown: TypeAlias = Callable[[str, int, Callable[[], None]], None]
+NoteTaken: TypeAlias = Callable[[str, int], None]
 
 _ANSWER_SECONDS = 3.0  # how long an answer waits for its messages to be shown; the agent gives a call more
 
@@ -23,13 +24,18 @@ class AgentStream:
     Args:
         shown: the number of the last message that was shown before.
         keep: notes for the next launcher that the message of a number was shown, and then calls.
+        note_taken: is called with the number of each message just before it is shown.
 
     has_closed: is called when the agent's stream ends.
     """
 
     def __init__(
-        self, shown: int = 0, keep: Callable[[int, Callable[[], None]], None] = lambda _, done: done()
+        self,
+        shown: int = 0,
+        keep: Callable[[int, Callable[[], None]], None] = lambda _, done: done(),
+        note_taken: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self.note_taken = note_taken
         self._shown = shown
         self._keep = keep
         self.has_closed: Callable[[], None] = lambda: None
@@ -131,10 +137,17 @@ class AgentStreams:
     Args:
         shown: the numbers of the last messages that a former launcher has shown.
         keep: notes for the next launcher that a message of an agent was shown, and then calls; None: nothing is noted.
+        note_taken: is called with the number of each message of an agent just before it is shown.
     """
 
-    def __init__(self, shown: Mapping[str, int] | None = None, keep: KeepShown | None = None) -> None:
+    def __init__(
+        self,
+        shown: Mapping[str, int] | None = None,
+        keep: KeepShown | None = None,
+        note_taken: NoteTaken | None = None,
+    ) -> None:
         self._before = dict(shown or {})
+        self._note_taken = note_taken or (lambda _agent, _number: None)
         self._keep = keep or (lambda _agent, _number, done: done())
         self._streams: dict[str, AgentStream] = {}
 
@@ -146,5 +159,7 @@ class AgentStreams:
     def of(self, identity: str) -> AgentStream:
         """The stream of one agent."""
         if identity not in self._streams:
-            self._streams[identity] = AgentStream(self._before.get(identity, 0), partial(self._keep, identity))
+            self._streams[identity] = AgentStream(
+                self._before.get(identity, 0), partial(self._keep, identity), partial(self._note_taken, identity)
+            )
         return self._streams[identity]

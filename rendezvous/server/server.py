@@ -48,7 +48,7 @@ from rendezvous.core.model import Policy
 from rendezvous.core.outcome import SIGNALS
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError, WireError
-from rendezvous.server.agent_streams import AgentStream, AgentStreams, KeepShown
+from rendezvous.server.agent_streams import AgentStream, AgentStreams, KeepShown, NoteTaken
 from rendezvous.server.commits import Commits, Journal, Step
 from rendezvous.server.file_limit import count_connections
 from rendezvous.wire import codec
@@ -94,6 +94,7 @@ class Server:
         term: which start of the job's server this is, from 1; agents that know a later one refuse its answers.
         shown: the numbers of the agents' last messages that were shown in former terms, by the agents' identities.
         keep_shown: notes for the next server that a message of an agent was shown, and then calls.
+        note_taken: is told which message of an agent is shown next.
 
     streams: to the agents that outlive their launcher.
     """
@@ -112,9 +113,10 @@ class Server:
         term: int = 1,
         shown: Mapping[str, int] | None = None,
         keep_shown: KeepShown | None = None,
+        note_taken: NoteTaken | None = None,
     ) -> None:
         self.tasks = tasks
-        self.streams = AgentStreams(shown, keep_shown)
+        self.streams = AgentStreams(shown, keep_shown, note_taken)
         self.metadata = ((TERM, str(term)),)  # of each answer
         self.state: State = membership.begin(policy) if state is None else restore(state)
         self._is_resuming = state is not None

@@ -42,7 +42,7 @@ def find_server(hvdrun: Launcher) -> int | None:
 
 
 def kill_server(hvdrun: Launcher) -> int | None:
-    """kill -9 of the server of the only job, if there is one."""
+    """Kill -9 of the server of the only job, if there is one."""
     server = find_server(hvdrun)
     if server is not None:
         with suppress(ProcessLookupError):  # it has ended meanwhile

@@ -64,6 +64,7 @@ class Story:
 
     @property
     def folder(self) -> Path:
+        """Where the workers write their notes."""
         return self.hvdrun.directory / "notes"
 
     def await_training(self) -> None:
@@ -80,14 +81,14 @@ class Story:
         time.sleep(self.chance.uniform(0, seconds))
 
     def kill_worker(self) -> None:
-        """kill -9 of one that trains."""
+        """Kill -9 of one that trains."""
         pids = {note["pid"] for note in read_notes(self.folder) if note["what"] == "enter"} - self.killed
         victim = self.chance.choice(sorted(pids))
         kill(victim)
         self.killed.add(victim)
 
     def kill_server(self) -> None:
-        """kill -9 of the present server, if there is one."""
+        """Kill -9 of the present server, if there is one."""
         kill_server(self.hvdrun)
 
     def stop_training(self) -> None:
@@ -126,8 +127,13 @@ def kill_twice(story: Story) -> None:
     for _ in range(2):
         former = find_server(story.hvdrun)
         story.kill_server()
-        wait_until(lambda former=former: find_server(story.hvdrun) not in {None, former})
+        await_next_server(story.hvdrun, former)
         story.pause(1.0)
+
+
+def await_next_server(hvdrun: Launcher, former: int | None) -> None:
+    """Wait until another server runs than this one."""
+    wait_until(lambda: find_server(hvdrun) not in {None, former}, "another server")
 
 
 def kill_with_worker_after(story: Story) -> None:
@@ -226,7 +232,9 @@ def check(story: Story, what: str) -> None:
     recording = Recording(story.folder)
     recording.list_steps()
     if story.code == 0:
-        assert {note["pid"] for note in notes if note["what"] == "done"} >= begun - story.killed, f"{what}\n{log.stderr}"
+        assert {note["pid"] for note in notes if note["what"] == "done"} >= begun - story.killed, (
+            f"{what}\n{log.stderr}"
+        )
         recording.check_replicas()
         recording.check_samples(SAMPLES)
     left = story.hvdrun.watch.settle()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.jobs.log import frame, name_log
-from hvdrun.jobs.shown import Shown, read_shown, remove_unacknowledged
+from hvdrun.jobs.reader import LogReader
+from hvdrun.jobs.shown import Place, Shown, read_place, remove_unacknowledged
 from rendezvous.wire.orders import OutputStream
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -21,17 +22,32 @@ def write(folder: Path, number: int, *texts: bytes) -> None:
 def note(folder: Path, log: int, **numbers: int) -> None:
     size = name_log(folder, log).stat().st_size
     with closing(Shown(folder, lambda: (log, size))) as shown:
-        for identity, number in numbers.items():
-            shown.note(identity, number)
+        shown.note(numbers)
 
 
 def test_another_server_knows_the_last_numbers(tmp_path: Path) -> None:
-    assert read_shown(tmp_path) == {}
+    assert read_place(tmp_path) is None
     write(tmp_path, 1, b"[0] a\n")
-    note(tmp_path, 1, host1=7, host2=3)
-    note(tmp_path, 1, host1=8)
-    assert read_shown(tmp_path) == {"host1": 8, "host2": 3}
-    assert (tmp_path / "shown.json").stat().st_mode & 0o777 == 0o600
+    for numbers in ({"host1": 7, "host2": 3}, {"host1": 8, "host2": 3}):
+        note(tmp_path, 1, **numbers)
+        place = read_place(tmp_path)
+        assert place is not None
+        assert place.numbers == numbers
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("shown.*")} == {0o600}
+
+
+def test_a_record_that_was_not_written_to_its_end_leaves_the_one_before(tmp_path: Path) -> None:
+    write(tmp_path, 1, b"[0] a\n")
+    many = {f"host{number}": 1 for number in range(1000)}
+    note(tmp_path, 1, **many)
+    note(tmp_path, 1, **dict.fromkeys(many, 2))
+    newest = max(tmp_path.glob("shown.*"), key=lambda path: Place.decode(path.read_bytes()).turn)
+    with newest.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"1")
+    place = read_place(tmp_path)
+    assert place is not None
+    assert place.numbers == many
 
 
 def test_what_workers_have_written_since_is_removed_and_the_words_of_hvdrun_stay(tmp_path: Path) -> None:
@@ -56,7 +72,28 @@ def test_without_a_record_nothing_was_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "7"])
 def test_a_record_that_is_damaged_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "shown.json").write_text(text)
-    assert read_shown(tmp_path) == {}
+    (tmp_path / "shown.0").write_text(text)
+    assert read_place(tmp_path) is None
     remove_unacknowledged(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["shown.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["shown.0"]
+
+
+def test_who_reads_the_log_of_a_job_that_runs_sees_nothing_that_comes_again(tmp_path: Path) -> None:
+    write(tmp_path, 1, b"[0] a\n")
+    note(tmp_path, 1, host1=1)
+    write(tmp_path, 1, b"hvdrun: b\n", b"[0] c\n", b"hvdrun: d\n")
+    write(tmp_path, 2, b"hvdrun: e\n", b"[0] c\n")
+
+    def read(*, is_over: bool = False) -> bytes:
+        return b"".join(piece.data for piece in reader.read(is_over=is_over))
+
+    with closing(LogReader(tmp_path)) as reader:
+        assert read() == b"[0] a\nhvdrun: b\n"
+        assert read() == b""
+        remove_unacknowledged(tmp_path)
+        assert read() == b"hvdrun: d\nhvdrun: e\n"
+        write(tmp_path, 2, b"[0] c\n")
+        note(tmp_path, 2, host1=2)
+        write(tmp_path, 2, b"[0] f\n")
+        assert read() == b"[0] c\n"
+        assert read(is_over=True) == b"[0] f\n"
