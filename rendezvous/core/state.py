@@ -85,7 +85,7 @@ class State:
     left: by host, which of these agents, counted from 1, had no workers, and may end in peace.
     counts: how many workers are in each state, so that a join needs no scan.
     generation: the newest one of this round. published: the number of the last one, which only grows.
-    decision: the decision with which it began. sequencer: where its sequencer listens; None as long as nobody has said.
+    decision: with which it began. sequencer: where its sequencer listens; None as long as nobody has said.
     failures: how many workers and hosts have failed. first_failure: the first since the newest generation.
     waiting_since: since when a worker has been WAITING; None if none is.
     refusal: why no further generation follows; set when the first worker exits with 0. Then no worker is WAITING.
@@ -106,11 +106,9 @@ class State:
     files_since: see `Round`; None also where its host was lost since, or a worker was started alone.
     has_world: the workers are known to be a world of torch.distributed.
     sequencer_loss: the host of the last sequencer that has ended unexpectedly, and how it did.
-    followers: the ranks that have failed by themselves after the failure that decided the outcome, and why, if that is
-        known.
+    followers: the ranks that have failed by themselves after the failure that decided the outcome; why, if known.
     unreported: those of them that have reported no worker of it yet.
-    quick_rounds: how many rounds in a row, the last ones, have ended within seconds. failed_rounds: how many by an exit
-        code within half a minute.
+    quick_rounds, failed_rounds: how many rounds, the last ones, ended within seconds; by an exit code within 30 s.
     unanswered: hosts that were lost before they had reported a worker of their round: no round is planned for them.
     growing_since: since when there are slots for a larger round, on the job's clock.
     settled_until: when the rules have to be applied again though nothing has happened, on the job's clock.
@@ -388,9 +386,9 @@ class State:
         """The state in which this host is not in use; its records stay, to recognise late calls of its workers."""
         ended = self.tenures.get(host, 0) + 1
         left = self.left if is_lost else {**self.left, host: (*self.left.get(host, ()), ended)}
+        state = self.with_hosts(other for other in self.hosts if other != host)
         files_since = None if host in self.round_hosts else self.files_since
-        state = replace(self, tenures={**self.tenures, host: ended}, left=left, files_since=files_since)
-        return state.with_hosts(other for other in self.hosts if other != host)
+        return replace(state, tenures={**self.tenures, host: ended}, left=left, files_since=files_since)
 
     def with_hosts(self, used: Iterable[str]) -> Self:
         """The state in which these hosts are in use."""

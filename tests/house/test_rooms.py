@@ -15,7 +15,6 @@ RUN_BY = {
     "hvdrun/agent/__main__.py": "tests/hvdrun/agent/test_main.py",
     "hvdrun/agent/entrance/sitecustomize.py": "tests/worker_runtime/startup/test_forkserver.py",
     "hvdrun/cluster/__main__.py": "tests/system/test_run.py",
-    "hvdrun/jobs/detach.py": "tests/system/test_detached_jobs.py",
     "hvdrun/startup/early.py": "tests/hvdrun/processes/test_signals.py",
     "hvdrun/shim/modules/horovod/__init__.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
     "hvdrun/shim/modules/horovod/_modules.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",

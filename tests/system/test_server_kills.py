@@ -177,7 +177,7 @@ SITUATIONS: dict[str, tuple[Callable[[Story], None], int]] = {
 
 
 @pytest.mark.parametrize("seed", rest_nightly(range(RUNS), first=3))
-def test_a_training_goes_on_where_its_server_was_killed(hvdrun: Launcher, seed: int) -> None:
+def test_a_training_continues_where_its_server_was_killed(hvdrun: Launcher, seed: int) -> None:
     name = list(SITUATIONS)[seed % len(SITUATIONS)]
     act, lines = SITUATIONS[name]
     story = play(hvdrun, act, lines, seed)

@@ -60,7 +60,7 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[Order | str, ...]]] = {
     "wait for the launcher's end": (SLEEP, (Release(),)),
     "wait for the workers or their output": (SLEEP, (Release(),)),
 }
-# Those of an agent that outlives its launcher.
+# The tasks of an agent that outlives its launcher.
 OF_LASTING_AGENTS = {"deliver messages to the launcher", "obey the launcher's stream", "read the launcher's orders"}
 ROOM = "set TMPDIR to a folder with room on that host"
 RANK_0_OF_2 = Assignment(0, 2, 0, 2, 0, 1)

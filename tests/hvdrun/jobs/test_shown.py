@@ -50,7 +50,7 @@ def test_a_record_that_was_not_written_to_its_end_leaves_the_one_before(tmp_path
     assert place.numbers == many
 
 
-def test_what_workers_have_written_since_is_removed_and_the_words_of_hvdrun_stay(tmp_path: Path) -> None:
+def test_output_of_workers_since_then_is_removed_and_the_words_of_hvdrun_stay(tmp_path: Path) -> None:
     write(tmp_path, 1, b"[0] a\n", b"[0] half")
     note(tmp_path, 1, host1=1)
     shown = name_log(tmp_path, 1).read_bytes()
@@ -71,14 +71,14 @@ def test_without_a_record_nothing_was_acknowledged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "7"])
-def test_a_record_that_is_damaged_is_none(tmp_path: Path, text: str) -> None:
+def test_a_damaged_record_counts_as_missing(tmp_path: Path, text: str) -> None:
     (tmp_path / "shown.0").write_text(text)
     assert read_place(tmp_path) is None
     remove_unacknowledged(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["shown.0"]
 
 
-def test_who_reads_the_log_of_a_job_that_runs_sees_nothing_that_comes_again(tmp_path: Path) -> None:
+def test_a_reader_of_the_log_of_a_running_job_sees_no_line_twice(tmp_path: Path) -> None:
     write(tmp_path, 1, b"[0] a\n")
     note(tmp_path, 1, host1=1)
     write(tmp_path, 1, b"hvdrun: b\n", b"[0] c\n", b"hvdrun: d\n")
