@@ -212,7 +212,8 @@ def _join(state: State, event: Joined) -> tuple[State, Effects]:
     """A worker asks to be in the next generation.
 
     Before the first generation, after `shutdown()` and `init()`, and at a resize, a member waits for all others. A
-    member that cannot continue interrupts them. A new worker waits for the next resize.
+    member that cannot continue interrupts them. A new worker waits for the next resize. A member of a static job can
+    begin again, and nothing else: any other wish ends the job.
     """
     known, report = state.workers[event.worker.slot], event.report
     if known.state is WorkerState.LEAVING:
@@ -226,8 +227,8 @@ def _join(state: State, event: Joined) -> tuple[State, Effects]:
         return state.with_records([replace(known, state=WorkerState.READY, has_state=report.has_state)]), ()
 
     interrupts = state.number > 0 and report.reason in _INTERRUPTING
-    if interrupts and not state.policy.is_elastic:
-        why = report.error or "it was interrupted"
+    if state.number > 0 and report.reason is not JoinReason.BEGIN and not state.policy.is_elastic:
+        why = report.error or ("it was interrupted" if interrupts else "no resize was offered to it")
         reason = f"rank {known.assignment.rank} cannot continue: {why}"
         return state.with_end(give_up(reason, state.first_failure)), ()
 

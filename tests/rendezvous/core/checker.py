@@ -265,8 +265,9 @@ class Checker:
     def _check_decision(self, publish: Publish, former: tuple[Worker, ...]) -> None:
         decision, members = publish.decision, publish.generation.members
         survivors = [worker for worker in former if worker in members]
-        if not former:
+        if not (former and self.policy.is_elastic):
             assert decision.action is Action.BEGIN
+        if not former:
             return
         needing = {worker for worker in survivors if self._needs_state(worker)}
         kept = [worker for worker in survivors if worker not in needing]
