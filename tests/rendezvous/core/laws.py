@@ -224,7 +224,8 @@ class Rounds:
         if now.is_world(before) and not isinstance(event, Reported):
             assert all(each.round is not None for each in launches), "one is started alone"
         if after.rounds == before.rounds and (self.workers or not launches):
-            is_kept = {each.slot.host for each in self.workers} <= set(after.hosts) and not launches
+            is_alone = any(each.round is None for each in launches)  # others are orders of this round, repeated
+            is_kept = {each.slot.host for each in self.workers} <= set(after.hosts) and not is_alone
             return replace(now, is_kept=self.is_kept and is_kept)
         assert after.rounds == before.rounds + bool(self.workers), "rounds are counted"
         assert set(self.workers) <= set(ended), "a round begins before all of the last one have ended"

@@ -43,8 +43,10 @@ LEGAL = [
     ("forming", ["exit", "a:0", "0"], Phase.FORMING),
     ("forming", ["exit", "a:0", "1"], Phase.DRAINING),
     ("forming", ["lost", "a", "gone"], Phase.DRAINING),
+    ("forming", ["hosts", "a:1", "b:1"], Phase.FORMING),  # another server has found them again
     ("forming", ["stop", "130", "interrupted"], Phase.DRAINING),
     ("running", ["tick", "11"], Phase.RUNNING),
+    ("running", ["hosts", "a:1", "b:1"], Phase.RUNNING),
     ("running", ["report", "a", "running", "a:0"], Phase.RUNNING),
     ("running", ["join", "a:0"], Phase.RUNNING),
     ("running", ["join", "a:0", "after=1"], Phase.FORMING),
@@ -85,9 +87,9 @@ ILLEGAL = [(before, event, reason) for before in BEFORE for event, reason in EVE
     ("begun", "lost a gone", "host a is not in use"),
     ("begun", "join a:0", "slot a:0 is not in use"),
     ("begun", "exit a:0 0", "slot a:0 is not in use"),
-    ("forming", "hosts a:1 b:1", "the placement of this job is fixed"),
+    ("forming", "hosts a:1 b:2", "the placement of this job is fixed"),
     ("forming", "join a:0 after=1", "generation 1 has not been published"),
-    ("running", "hosts a:1 b:1", "the placement of this job is fixed"),
+    ("running", "hosts a:1 b:2", "the placement of this job is fixed"),
     ("running", "sequencer b generation=1 at h:1", r"rank 0 \(a:0\) is on another host"),
 ]
 
