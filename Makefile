@@ -69,6 +69,7 @@ soak: setup
 	HVDRUN_SOAK_TRAININGS=10000 $(BIN)/pytest tests/worker_runtime/test_random_trainings.py -o faulthandler_timeout=0
 	HVDRUN_SOAK_CORRUPTIONS=1000 HVDRUN_SOAK_STEPS=100000 $(BIN)/pytest tests/worker_runtime/test_random_corruptions.py \
 	  --timeout=3600
+	HVDRUN_SOAK_RUNS=200 $(BIN)/pytest tests/system/test_server_kills.py --timeout=3600
 	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/hosts/test_random_faults.py --timeout=3600
 	HVDRUN_SOAK_FAULTS=60 $(BIN)/pytest tests/system/hosts/test_endurance.py -o faulthandler_timeout=0
 	HVDRUN_SOAK_RUNS=200 HVDRUN_SOAK_GENERATIONS=200 $(BIN)/pytest tests/system/test_random_recoveries.py \

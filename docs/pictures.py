@@ -105,6 +105,12 @@ SESSION = (
     "hvdrun attach last",
     "echo $?",
 )
+KILLED = (
+    "hvdrun --detach -np 4 python train.py",
+    "pkill -9 --newest -f '[d]etach -np 4 python train.py'",
+    "hvdrun attach last",
+    "echo $?",
+)
 TRACEBACK = re.compile(r"\[\d\] \[rank\d\]")  # of a peer whose connection broke
 
 
@@ -115,6 +121,7 @@ def main() -> None:
     draw("recovery", ["hvdrun", "-np", "4", "--min-np", "2", "python", "train.py"], TRAIN)
     draw("restart", ["hvdrun", "-np", "4", "--max-restarts", "3", "python", "train.py"], RESTARTED)
     draw_session("detached", SESSION, DETACHED)
+    draw_session("launcher", KILLED, DETACHED)
 
 
 def draw(name: str, words: list[str], script: str) -> None:

@@ -188,6 +188,7 @@ TORCH_VARIABLES = (
     "MASTER_PORT",
 )  # those that `torch_environment` sets, and that another generation makes wrong
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
@@ -200,6 +201,14 @@ def forget_world(environment: MutableMapping[str, str]) -> None:
 def read_may_restart(environment: Mapping[str, str]) -> bool:
     """Whether all workers of the job may be started again."""
     return environment.get(MAX_RESTARTS, "0") != "0"
+
+
+def count_restarts(environment: Mapping[str, str]) -> int:
+    """How many times all workers were started again; 0 for a worker that was started alone."""
+    if "RANK" not in environment:
+        return 0
+    text = environment.get(RESTART_COUNT, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def torch_environment(assignment: Assignment, round_: Round, master: Endpoint, job: str) -> dict[str, str]:
@@ -230,7 +239,7 @@ def torch_worker_environment(restarts: int, job: str) -> dict[str, str]:
     return {
         "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": job.rpartition("/")[2].partition("~")[0],  # programs make it part of the names of files
-        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        RESTART_COUNT: str(restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
 

@@ -14,11 +14,13 @@ from rendezvous.bootstrap import (
     BACKEND,
     Backend,
     Bootstrap,
+    count_restarts,
     forget_world,
     horovod_environment,
     read_backend,
     torch_environment,
     torch_job_environment,
+    torch_worker_environment,
 )
 from rendezvous.core.model import Assignment, Endpoint, Round, Slot, Worker
 from rendezvous.errors import BootstrapError, UnknownBackendError
@@ -151,3 +153,16 @@ def test_a_backend_need_not_be_chosen(environment: dict[str, str]) -> None:
 def test_an_unknown_backend_is_refused_with_the_known_names() -> None:
     with pytest.raises(UnknownBackendError, match=r"^HVD_BACKEND is 'UCC'; it takes gloo, nccl or ucc$"):
         read_backend({BACKEND: "UCC"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "restarts"),
+    [
+        (torch_environment(ASSIGNMENT, Round(3, 0, 1), Endpoint("10.0.0.1", 4711), "job"), 3),
+        (torch_worker_environment(3, "job"), 0),  # one that was started alone
+        ({}, 0),
+        ({"RANK": "0", "TORCHELASTIC_RESTART_COUNT": "many"}, 0),
+    ],
+)
+def test_a_worker_knows_how_many_times_all_were_started_again(environment: dict[str, str], restarts: int) -> None:
+    assert count_restarts(environment) == restarts

@@ -37,6 +37,7 @@ from worker_runtime.rendezvous import (
     RecoveryDecision,
     RendezvousError,
     connect,
+    count_restarts,
     forget_world,
     read_backend,
     read_checkpoint,
@@ -259,7 +260,7 @@ class Runtime:
         engine = self.engine
         self.stop_timeline()
         job = os.environ.get(JOB) or f"{os.uname().nodename}-{os.getpid()}"
-        self._timeline.start(path, job, mark_cycles=mark_cycles)
+        self._timeline.start(path, job, mark_cycles=mark_cycles, restarts=count_restarts(os.environ))
         if self.is_late:
             return  # the other ranks may have another rank 0
         if engine.rank == 0:

@@ -19,11 +19,20 @@ class Timeline:
         self._path = Path()
         self._job = ""
         self._mark_cycles = False
+        self._restarts = 0
         self._recorder: Recorder | None = None
 
-    def start(self, path: Path, job: str, *, mark_cycles: bool) -> None:
-        """Want a timeline in this file; see `Recorder`."""
+    def start(self, path: Path, job: str, *, mark_cycles: bool, restarts: int = 0) -> None:
+        """Want a timeline in this file; see `Recorder`.
+
+        Args:
+            path: the file.
+            job: the name of the job.
+            mark_cycles: mark when collectives were released.
+            restarts: how many times all workers were started again before.
+        """
         self.stop()
+        self._restarts = restarts
         self._path = Path.cwd() / path
         self._job = job
         self._mark_cycles = mark_cycles
@@ -48,6 +57,8 @@ class Timeline:
             except OSError:
                 self.stop()
                 raise
+            if self._restarts:
+                self._recorder.note(f"restart {self._restarts}: all workers were started again")
         return self._recorder
 
     def open_again(self, interruption: str | None = None) -> Recorder | None:

@@ -21,3 +21,14 @@ def test_a_recorder_is_opened_once_for_each_start(tmp_path: Path, monkeypatch: p
     timeline.stop()
     assert not timeline.is_wanted
     assert [json.loads((tmp_path / name).read_text())[0]["args"]["job"] for name in ("t.json", "other")] == ["job"] * 2
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_timeline_after_a_restart_of_all_workers_begins_with_a_mark(tmp_path: Path, restarts: int) -> None:
+    timeline = Timeline()
+    timeline.start(tmp_path / "t.json", "job", mark_cycles=False, restarts=restarts)
+    for _ in range(2):
+        timeline.open()
+    timeline.stop()
+    marks = [event["name"] for event in json.loads((tmp_path / "t.json").read_text()) if event["ph"] == "i"]
+    assert marks == ["restart 2: all workers were started again"] * bool(restarts)
