@@ -178,6 +178,8 @@ class OutputForwarder(asyncio.Protocol):
             end = len(data)
         if end:
             self._send(descriptor, data[:end])
+            if (timer := self._timers.pop(descriptor, None)) is not None:
+                timer.cancel()  # of a line that has ended
         if end < len(data):
             self._halves[descriptor] = data[end:]
             if descriptor not in self._timers:

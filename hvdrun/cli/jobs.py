@@ -24,6 +24,7 @@ from hvdrun.jobs.errors import (
     OtherContainerError,
     ResumeRefusedError,
 )
+from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.here import find_agents
 from hvdrun.jobs.known import LAST, JobState, KnownJob, choose, find_jobs, look_at
 from hvdrun.jobs.known import remove as remove_folder
@@ -231,10 +232,7 @@ def resume(given: Mapping[str, RawValues], say: Say) -> Page:
         raise ResumeRefusedError(job.name, "it runs")
     if job.state is JobState.ENDED:
         raise ResumeRefusedError(job.name, f"it has ended, with exit code {job.exit_code}")
-    launch = None if job.folder is None else job.folder.read_launch()
-    if job.folder is None or launch is None:
-        raise ResumeRefusedError(job.name, "it has no journal")
-    version, kept = launch
+    version, kept = _read_launch(job)
     if version != __version__:
         raise ResumeRefusedError(
             job.name,
@@ -243,10 +241,26 @@ def resume(given: Mapping[str, RawValues], say: Say) -> Page:
         )
     from hvdrun.cli.run import resume_detached  # noqa: PLC0415 - few jobs are resumed
 
-    code = resume_detached(job.folder, kept)
+    code = resume_detached(JobFolder(job.path), kept)
     if code == 0:
         say(f"the job {job.name} goes on")
     return "", code
+
+
+def _read_launch(job: KnownJob) -> tuple[str, bytes]:
+    """The version of hvdrun that has started the job, and what another server needs.
+
+    Raises:
+        ResumeRefusedError: there is none of that.
+    """
+    folder = JobFolder(job.path)
+    try:
+        launch = folder.read_launch()
+    except ValueError as error:
+        raise ResumeRefusedError(job.name, f"{str(folder.launch)!r} is damaged") from error
+    if launch is None:
+        raise ResumeRefusedError(job.name, "it has no journal")
+    return launch
 
 
 _PROGRAMS: Mapping[str, Callable[[Mapping[str, RawValues], Say], Page]] = {

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import struct
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ KEPT_BYTES = 10**9
 _START_SECONDS = 3600.0  # a launcher takes its folder in less
 _RECORD, _LOCK, _END = "job.json", "lock", "end.json"
 _LAUNCH = "launch"  # in the folder of the journal
+_CHECKSUM_BYTES = 8
 _END_ROOM, _END_BYTES = ".end", 256  # the room of the end, taken at the start
 _FLOCK = struct.Struct("hhqqi4x")  # the kernel's: type, whence, start, length, pid
 
@@ -93,12 +95,24 @@ class JobFolder:
             OSError: it cannot be written.
         """
         (self.path / JOURNAL).mkdir(mode=0o700, exist_ok=True)
-        _write(self.path / JOURNAL / _LAUNCH, version.encode() + b"\n" + launch)
+        _write(self.launch, b"%b\n%08x%b" % (version.encode(), zlib.crc32(launch), launch))
+
+    @property
+    def launch(self) -> Path:
+        """The file of `write_launch`."""
+        return self.path / JOURNAL / _LAUNCH
 
     def read_launch(self) -> tuple[str, bytes] | None:
-        """The version of hvdrun, and what another server needs; None where none can go on."""
+        """The version of hvdrun, and what another server needs; None where none can go on.
+
+        Raises:
+            ValueError: it is damaged.
+        """
         with suppress(OSError):  # the job has ended, or has begun without a journal
-            version, _, launch = (self.path / JOURNAL / _LAUNCH).read_bytes().partition(b"\n")
+            version, _, rest = self.launch.read_bytes().partition(b"\n")
+            checksum, launch = rest[:_CHECKSUM_BYTES], rest[_CHECKSUM_BYTES:]
+            if int(checksum, 16) != zlib.crc32(launch):
+                raise ValueError(checksum)
             return version.decode(), launch
         return None
 

@@ -49,6 +49,12 @@ class StartWatch:
             self.look(look())
             await asyncio.sleep(_PERIOD_SECONDS)
 
+    def note_resumed(self) -> None:
+        """The job had begun before, and goes on."""
+        if self._note is not None:
+            self._note()
+            self._note = None
+
     def note_running(self, worker: Worker) -> None:
         """A worker's process runs."""
         self._running.add(worker)

@@ -31,7 +31,7 @@ LIMIT_SECONDS = 100.0
 FLUSH_SECONDS = 0.01  # after the death of a worker its exit is being written
 STOPPED = 128 + signal.SIGTERM
 SCRIPT = """
-import os
+import os, sys
 from tests.system.recovery_scripts import train
 
 class Trainer(train.Trainer):
@@ -41,7 +41,8 @@ class Trainer(train.Trainer):
         super().train(*given)
         for _ in range({lines}):
             self.written += 1
-            print("line", os.getpid(), self.written, flush=True)
+            sys.stdout.write(f"line {{os.getpid()}} {{self.written}}\\n")
+        sys.stdout.flush()
         self.stage.note("written", count=self.written)
 
 train.main(Trainer)

@@ -1,0 +1,165 @@
+"""The guardian of a detached job is killed, or its server again and again: `hvdrun resume`, and how the job ends."""
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.system.detached import ask, detach, find_guardian, find_job, find_server, kill_server
+from tests.system.launcher import Finished, Launcher
+from tests.system.roles import kill
+from tests.waiting import wait_until
+
+COUNTS = """
+import os, sys, time
+rank = os.environ["RANK"]
+open(f"running.{rank}", "w").write(str(os.getpid()))
+number = 0
+while not os.path.exists("go"):
+    os.write(1, b"line %d\\n" % number)
+    number += 1
+    time.sleep(0.02)
+open(f"end.{rank}", "w").write(f"{os.getpid()} {number}")
+sys.exit(int(sys.argv[1]) if rank == "0" else 0)
+"""
+CODE = 7
+
+
+def start(hvdrun: Launcher, *words: str, code: int = 0) -> str:
+    """Start a job of two workers that count until they may end; its name."""
+    hvdrun.write("count.py", COUNTS)
+    job = detach(hvdrun, "-np", "2", *words, "python", "count.py", str(code))
+    wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to run")
+    return job
+
+
+def check_end(hvdrun: Launcher, job: str, code: int) -> None:
+    """The job ends with this code; its workers are those of its beginning, and each line is there once, in order."""
+    hvdrun.write("go", "")
+    waited = ask(hvdrun, "wait", job)
+    log = ask(hvdrun, "logs", job)
+    assert waited.returncode == code, f"{waited}\n{log}"
+    for rank in range(2):
+        begun, end = [(hvdrun.directory / f"{name}.{rank}").read_text() for name in ("running", "end")]
+        pid, count = end.split()
+        assert pid == begun
+        own = [line for line in log.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+        assert own == [f"[{rank}] line {number}" for number in range(int(count))]
+    assert f"exit {code}" in ask(hvdrun, "ps").stdout
+
+
+def kill_all(hvdrun: Launcher) -> None:
+    """End the guardian and the server, as a machine does that ends."""
+    guardian, server = find_guardian(hvdrun), find_server(hvdrun)
+    kill(guardian, signal.SIGSTOP)  # it does not see the end of its server
+    kill(server)
+    kill(guardian)
+    wait_until(lambda: find_guardian(hvdrun) is None, "the lock to be free")
+
+
+@pytest.mark.parametrize("code", [0, CODE])
+def test_a_job_without_its_guardian_goes_on_and_keeps_its_exit_code(hvdrun: Launcher, code: int) -> None:
+    job = start(hvdrun, code=code)
+    server = find_server(hvdrun)
+    kill(find_guardian(hvdrun))
+    wait_until(lambda: find_guardian(hvdrun) == server, "the server to hold the folder")
+    assert f"{job}  running" in ask(hvdrun, "ps").stdout
+    check_end(hvdrun, job, code)
+
+
+def test_a_job_without_its_guardian_is_stopped(hvdrun: Launcher) -> None:
+    job = start(hvdrun)
+    server = find_server(hvdrun)
+    kill(find_guardian(hvdrun))
+    wait_until(lambda: find_guardian(hvdrun) == server, "the server to hold the folder")
+    assert ask(hvdrun, "stop", job).returncode == 0
+    assert ask(hvdrun, "wait", job).returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("code", [0, CODE])
+def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher, code: int) -> None:
+    job = start(hvdrun, code=code)
+    kill_all(hvdrun)
+    assert f"{job}  lost" in ask(hvdrun, "ps").stdout
+    resumed = ask(hvdrun, "resume", job)
+    assert (resumed.returncode, resumed.stdout) == (0, "")
+    assert resumed.stderr.endswith(f"hvdrun: the job {job} goes on\n")
+    again = ask(hvdrun, "resume", job)
+    assert again == Finished(1, "", f"hvdrun: the job {job} cannot be resumed: it runs.\n")
+    kill_server(hvdrun)  # the new guardian starts another one, too
+    check_end(hvdrun, job, code)
+
+
+def test_a_job_whose_workers_have_ended_meanwhile_is_resumed_to_its_end(hvdrun: Launcher) -> None:
+    job = start(hvdrun)
+    kill_all(hvdrun)
+    hvdrun.write("go", "")
+    wait_until(lambda: len(list(hvdrun.directory.glob("end.*"))) == 2, "both to end")
+    assert ask(hvdrun, "resume", job).returncode == 0
+    check_end(hvdrun, job, 0)
+
+
+def test_what_cannot_be_resumed_is_refused_in_one_sentence(hvdrun: Launcher) -> None:
+    job = start(hvdrun)
+    kill_all(hvdrun)
+    folder = hvdrun.state / "hvdrun" / job
+    aside = hvdrun.directory / "aside"
+    shutil.copytree(folder / "journal", aside)
+
+    def refuse(code: int, *sentences: str) -> None:
+        refused = ask(hvdrun, "resume", job)
+        assert (refused.returncode, refused.stdout) == (code, ""), refused
+        assert len(refused.stderr.splitlines()) == 1, refused
+        assert all(sentence in refused.stderr for sentence in sentences), refused
+        shutil.rmtree(folder / "journal", ignore_errors=True)
+        shutil.copytree(aside, folder / "journal")
+
+    launch = folder / "journal" / "launch"
+    version, _, rest = launch.read_bytes().partition(b"\n")
+    launch.write_bytes(b"0.0.1\n" + rest)
+    refuse(1, "it was started by hvdrun 0.0.1, and this is " + version.decode())
+    launch.write_bytes(version + b"\n" + rest[: len(rest) // 2])
+    refuse(1, f"{str(launch)!r} is damaged")
+    shutil.rmtree(folder / "journal")
+    refuse(1, "it has no journal")
+    flip(folder / "journal" / "journal.db")
+    refuse(125, "the server of this job was ended by the end of its machine, and no other can continue the job: ")
+    (folder / "journal" / "journal.db").unlink()
+    refuse(125, "no other can continue the job: ")
+    assert ask(hvdrun, "resume", "feed").returncode == 69
+
+    assert ask(hvdrun, "resume", job).returncode == 0
+    check_end(hvdrun, job, 0)
+    ended = ask(hvdrun, "resume", job)
+    assert ended == Finished(1, "", f"hvdrun: the job {job} cannot be resumed: it has ended, with exit code 0.\n")
+
+
+def flip(path: Path) -> None:
+    """Damage a file in its middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 - 100 : len(data) // 2 + 100] = os.urandom(200)
+    data[100:4000] = os.urandom(3900)
+    path.write_bytes(data)
+
+
+def test_a_server_that_is_stopped_for_longer_than_a_lease_loses_no_worker(hvdrun: Launcher) -> None:
+    job = start(hvdrun, "--lease", "1s")
+    server = kill(find_server(hvdrun), signal.SIGSTOP)
+    time.sleep(3.0)  # longer than the lease is what is tested
+    kill(server, signal.SIGCONT)
+    check_end(hvdrun, job, 0)
+
+
+def test_a_server_that_is_killed_five_times_in_a_minute_ends_the_job(hvdrun: Launcher) -> None:
+    job = start(hvdrun, "--server-timeout", "2s", "--lease", "1s", "--grace", "1s")
+    for _ in range(5):
+        wait_until(lambda: find_server(hvdrun) is not None, "a server")
+        kill_server(hvdrun)
+    waited = ask(hvdrun, "wait", job)
+    assert waited.returncode == 128 + signal.SIGKILL
+    sentence = "hvdrun: 5 servers of this job were killed within 60 s, the last one by SIGKILL: the job ends."
+    assert sentence in ask(hvdrun, "logs", find_job(hvdrun)).stderr.splitlines()
+    wait_until(lambda: hvdrun.processes() == (), "the agent to end")
