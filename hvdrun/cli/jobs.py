@@ -240,6 +240,13 @@ def resume(given: Mapping[str, RawValues], say: Say) -> Page:
             f"runs of it, and start it again with its --checkpoint",
         )
     from hvdrun.cli.run import resume_detached  # noqa: PLC0415 - few jobs are resumed
+    from hvdrun.jobs.continuation import check_journal  # noqa: PLC0415 - few jobs are resumed
+    from rendezvous.journal.errors import JournalError  # noqa: PLC0415 - few jobs are resumed
+
+    try:
+        check_journal(JobFolder(job.path))
+    except JournalError as error:
+        raise ResumeRefusedError(job.name, str(error).rstrip(".")) from error
 
     code = resume_detached(JobFolder(job.path), kept)
     if code == 0:
@@ -258,7 +265,7 @@ def _read_launch(job: KnownJob) -> tuple[str, bytes]:
         launch = folder.read_launch()
     except ValueError as error:
         raise ResumeRefusedError(job.name, f"{str(folder.launch)!r} is damaged") from error
-    if launch is None:
+    if launch is None or not folder.has_journal:
         raise ResumeRefusedError(job.name, "it has no journal")
     return launch
 

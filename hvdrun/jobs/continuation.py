@@ -18,7 +18,7 @@ from typing import Any
 from hvdrun.console.output import OutputPrinter
 from hvdrun.errors import LaunchError
 from hvdrun.jobs.detach import DetachedServer
-from hvdrun.jobs.folder import JOURNAL
+from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life
 from hvdrun.jobs.shown import Shown, read_place
 from rendezvous.core.state import State
@@ -246,6 +246,19 @@ class LosableJournal:
         for path in sorted(self._folder.glob("journal.db*"), reverse=True):
             path.unlink(missing_ok=True)
         self._warn(f"{error}; the job goes on, and from now on it ends with its server")
+
+
+def check_journal(folder: JobFolder) -> None:
+    """Look whether another server could continue a job that has none.
+
+    Raises:
+        JournalError: none could.
+    """
+    journal = open_journal(folder.path / JOURNAL, lambda _: None)
+    try:
+        journal.read()
+    finally:
+        asyncio.run(journal.close())
 
 
 def open_continuation(

@@ -14,6 +14,7 @@ from hvdrun.errors import LaunchError
 from hvdrun.jobs.errors import DetachRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import DEATHS_SECONDS, Life, guard
+from hvdrun.jobs.here import stop_agents
 from hvdrun.jobs.known import remove, remove_expired
 from hvdrun.jobs.loading import load_all
 from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, list_logs, name_log
@@ -107,6 +108,9 @@ def resume(folder: JobFolder, work: Work) -> int:
 
 
 def _start(folder: JobFolder, work: Work, first: int = 1) -> int:
+    reader = LogReader(folder.path)
+    if first > 1:
+        reader.skip_all()
     started, start = os.pipe()
     kept = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     child = os.fork()
@@ -116,7 +120,7 @@ def _start(folder: JobFolder, work: Work, first: int = 1) -> int:
         _run(folder, start, work, first)
     os.close(start)
     with _passing_on(child, kept):
-        return _await_start(folder, started, child)
+        return _await_start(reader, started, child)
 
 
 def _run(folder: JobFolder, start: int, work: Work, first: int) -> NoReturn:
@@ -142,6 +146,7 @@ def _run(folder: JobFolder, start: int, work: Work, first: int) -> NoReturn:
             f"{servers} servers of this job were killed within {DEATHS_SECONDS:.0f} s, the last one by "
             f"{signal.Signals(number).name}: the job ends.",
         )
+        stop_agents(folder.job)
 
     code = 1
     try:
@@ -217,9 +222,9 @@ def _passing_on(child: int, kept: set[int | signal.Signals]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _await_start(folder: JobFolder, started: int, child: int) -> int:
+def _await_start(reader: LogReader, started: int, child: int) -> int:
     """Wait until the job has started, or ended: 0, or the exit code of one that has failed."""
-    relay = _Relay(LogReader(folder.path))
+    relay = _Relay(reader)
     poller = select.poll()
     poller.register(started, select.POLLIN)
     while not poller.poll(_LOOK_SECONDS * 1000):

@@ -98,6 +98,11 @@ class JobFolder:
         _write(self.launch, b"%b\n%08x%b" % (version.encode(), zlib.crc32(launch), launch))
 
     @property
+    def has_journal(self) -> bool:
+        """A server of the job has begun a journal."""
+        return any((self.path / JOURNAL).glob("*.db"))
+
+    @property
     def launch(self) -> Path:
         """The file of `write_launch`."""
         return self.path / JOURNAL / _LAUNCH

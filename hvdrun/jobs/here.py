@@ -48,3 +48,10 @@ def find_agents() -> Iterator[LocalAgent]:
                 job, _, _ = os.fsdecode(origin).rpartition("/")
                 if folder:
                     yield LocalAgent(agent, job.partition("~")[0], Path(os.fsdecode(folder)))
+
+
+def stop_agents(job: str) -> None:
+    """Tell what runs of a job on this machine to stop, without its server."""
+    for agent in find_agents():
+        if agent.job == job:
+            agent.stop()

@@ -47,6 +47,14 @@ class LogReader:
             last_bytes -= size
         return bool(numbers)
 
+    def skip_all(self) -> None:
+        """Begin with what comes from now on."""
+        numbers = list_logs(self._folder)
+        if numbers:
+            self._open(numbers[-1])
+        if self._file is not None:
+            self._offset = self._file.seek(0, 2)
+
     def read(self, *, is_over: bool = True) -> Iterator[Piece]:
         """What has come since the last call.
 

@@ -229,7 +229,7 @@ RESUME = Program(
     "hvdrun resume",
     "Start the server of a detached job again, where it was killed with its guardian, or has ended with this machine. "
     "Workers on other hosts train on meanwhile, for the time of --server-timeout. Exit codes: 0 the job goes on; 1 it "
-    "cannot be resumed; 2 wrong use; 69 there is no such job; 125 its journal cannot be used.",
+    "cannot be resumed; 2 wrong use; 69 there is no such job.",
     (_HELP,),
     _JOB,
 )
