@@ -1,5 +1,6 @@
 """The guardian of a detached job is killed, or its server again and again: `hvdrun resume`, and how the job ends."""
 
+import json
 import os
 import shutil
 import signal
@@ -164,3 +165,42 @@ def test_a_server_that_is_killed_five_times_in_a_minute_ends_the_job(hvdrun: Lau
     sentence = "hvdrun: 5 servers of this job were killed within 60 s, the last one by SIGKILL: the job ends."
     assert sentence in ask(hvdrun, "logs", find_job(hvdrun)).stderr.splitlines()
     wait_until(lambda: hvdrun.processes() == (), "the agent to end")
+
+
+FILLS = """
+import os, time
+import torch
+import worker_runtime.torch as hvd
+hvd.init()
+for step in range(20):
+    if step == 10:
+        open(f"running.{hvd.rank()}", "w").close()
+        while not os.path.exists("go"):
+            time.sleep(0.02)
+    hvd.allreduce(torch.ones(1), name="gradient")
+    os.write(1, b"step %d\\n" % step)
+"""
+
+
+def test_the_files_of_a_job_are_those_of_all_its_servers(hvdrun: Launcher) -> None:
+    hvdrun.write("fill.py", FILLS)
+    files = ("--output-filename", "out", "--outcome", "outcome.json", "--log-file", "log", "--timeline", "time.json")
+    job = detach(hvdrun, "-np", "2", *files, "--checkpoint", "saved", "python", "fill.py")
+    wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to run")
+    names = [hvdrun.directory / "out" / f"rank.{rank}" / "stdout" for rank in range(2)]
+    wait_until(lambda: all("step 9" in name.read_text() for name in names), "the lines before the kill")
+    kill_server(hvdrun)
+    wait_until(lambda: "another one goes on" in ask(hvdrun, "logs", job).stderr, "another server")
+    hvdrun.write("go", "")
+    assert ask(hvdrun, "wait", job).returncode == 0, ask(hvdrun, "logs", job)
+    for rank, name in enumerate(names):
+        assert name.read_text().splitlines() == [f"[{rank}] step {step}" for step in range(20)]
+    index = json.loads((hvdrun.directory / "out" / "index.json").read_text())["files"]
+    assert [(entry["rank"], entry["exit_code"]) for entry in index] == [(0, 0), (1, 0)]
+    outcome = json.loads((hvdrun.directory / "outcome.json").read_text())
+    assert (outcome["exit_code"], outcome["losses"]) == (0, [])
+    workers = outcome["workers"]
+    assert [(worker["rank"], worker["exit_code"]) for worker in workers] == [(0, 0), (1, 0)]
+    assert all(worker["started_at"] < worker["ended_at"] <= outcome["seconds"] for worker in workers)
+    assert "another one goes on" in (hvdrun.directory / "log").read_text()
+    assert json.loads((hvdrun.directory / "time.json").read_text())

@@ -245,3 +245,49 @@ def check(story: Story, what: str) -> None:
 def _find_wrong(numbers: list[int]) -> list[tuple[int, int]]:
     """Where the lines are not in order: the numbers before and after."""
     return [(one, other) for one, other in zip([0, *numbers], numbers, strict=False) if other != one + 1][:5]
+
+
+# Trains in rounds, the first two of which rank 1 ends; each counts its steps.
+ROUNDS = """
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+round_number = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+step = int(open("step").read()) if os.path.exists("step") else 0
+os.write(1, b"round %d from %d of %d\\n" % (round_number, step, os.getpid()))
+while step < 12:
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == size
+    step += 1
+    if rank == 1 and round_number < 2 and step == 4 * round_number + 5:
+        open(f"dead.{round_number}", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    if rank == 0 and step % 4 == 0:
+        open("writing", "w").write(str(step))
+        os.rename("writing", "step")
+os.write(1, b"end %d\\n" % os.getpid())
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("seed", rest_nightly(range(max(1, RUNS // 10))))
+def test_a_round_of_restarts_goes_on_where_the_server_was_killed(hvdrun: Launcher, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - a story, not a secret
+    hvdrun.write("rounds.py", ROUNDS)
+    running = hvdrun.start("--detach", "-np", "2", "--max-restarts", "3", "python", "rounds.py")
+    for number in range(2):
+        wait_until((hvdrun.directory / f"dead.{number}").exists, f"the death in round {number}")
+        time.sleep(chance.uniform(0, chance.choice([FLUSH_SECONDS, 0.5, 2.0])))  # the moment is what is tested
+        kill_server(hvdrun)
+    assert running.wait().returncode == 0
+    job = find_job(hvdrun)
+    assert ask(hvdrun, "wait", job).returncode == 0
+    log = ask(hvdrun, "logs", job)
+    found = re.findall(r"\[(\d)\] round (\d) from (\d) of \d+", log.stdout)
+    assert sorted(found) == sorted((rank, str(each), str(4 * each)) for each in range(3) for rank in "01"), log
+    assert len(re.findall("end", log.stdout)) == 2
