@@ -234,11 +234,8 @@ def resume(given: Mapping[str, RawValues], say: Say) -> Page:
         raise ResumeRefusedError(job.name, f"it has ended, with exit code {job.exit_code}")
     version, kept = _read_launch(job)
     if version != __version__:
-        raise ResumeRefusedError(
-            job.name,
-            f"it was started by hvdrun {version}, and this is {__version__}: resume it with that version, or stop what "
-            f"runs of it, and start it again with its --checkpoint",
-        )
+        way = "resume it with that version, or stop what runs of it, and start it again with its --checkpoint"
+        raise ResumeRefusedError(job.name, f"it was started by hvdrun {version}, and this is {__version__}: {way}")
     from hvdrun.cli.run import resume_detached  # noqa: PLC0415 - few jobs are resumed
     from hvdrun.jobs.continuation import check_journal  # noqa: PLC0415 - few jobs are resumed
     from rendezvous.journal.errors import JournalError  # noqa: PLC0415 - few jobs are resumed

@@ -63,7 +63,7 @@ def kill_all(hvdrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("code", [0, CODE])
-def test_a_job_without_its_guardian_goes_on_and_keeps_its_exit_code(hvdrun: Launcher, code: int) -> None:
+def test_a_job_without_its_guardian_continues_and_keeps_its_exit_code(hvdrun: Launcher, code: int) -> None:
     job = start(hvdrun, code=code)
     server = find_server(hvdrun)
     kill(find_guardian(hvdrun))
@@ -104,7 +104,7 @@ def test_a_job_whose_workers_have_ended_meanwhile_is_resumed_to_its_end(hvdrun: 
     check_end(hvdrun, job, 0)
 
 
-def test_what_cannot_be_resumed_is_refused_in_one_sentence(hvdrun: Launcher) -> None:
+def test_a_job_that_cannot_be_resumed_is_refused_in_one_sentence(hvdrun: Launcher) -> None:
     job = start(hvdrun)
     kill_all(hvdrun)
     folder = hvdrun.state / "hvdrun" / job

@@ -276,7 +276,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("seed", rest_nightly(range(max(1, RUNS // 10))))
-def test_a_round_of_restarts_goes_on_where_the_server_was_killed(hvdrun: Launcher, seed: int) -> None:
+def test_a_round_of_restarts_continues_where_the_server_was_killed(hvdrun: Launcher, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
     hvdrun.write("rounds.py", ROUNDS)
     running = hvdrun.start("--detach", "-np", "2", "--max-restarts", "3", "python", "rounds.py")
