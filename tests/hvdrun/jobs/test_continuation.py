@@ -14,7 +14,7 @@ import pytest
 from hvdrun.accounts.history import History
 from hvdrun.console.marks import read_local_clock
 from hvdrun.console.output import OutputPrinter
-from hvdrun.jobs.continuation import Continuation, LosableJournal, ServerLostError, open_continuation
+from hvdrun.jobs.continuation import Continuation, LosableJournal, ServerLostError, check_journal, open_continuation
 from hvdrun.jobs.detach import DetachedServer
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life
@@ -24,7 +24,8 @@ from rendezvous.core import membership
 from rendezvous.core.model import Policy
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError
-from rendezvous.journal.errors import JournalUnwritableError
+from rendezvous.journal.errors import JournalError, JournalUnwritableError
+from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.orders import OutputStream
 from tests.waiting import in_loop
 
@@ -207,3 +208,22 @@ async def test_a_journal_that_cannot_be_written_is_removed_and_the_job_continues
     assert sentence.endswith("; the job goes on, and from now on it ends with its server")
     assert os.listdir(tmp_path) == ["other"]  # noqa: PTH208 - a path of asyncio may not be listed so
     await journal.close()
+
+
+@in_loop
+async def test_a_journal_is_looked_at_before_a_server_continues(folder: JobFolder) -> None:
+    place = folder.path / JOURNAL
+    await open_journal(place, refuse).close()
+    check_journal(folder)
+    (place / "journal.db").write_bytes(b"0" * 8192)
+    with pytest.raises(JournalError, match="journal"):
+        check_journal(folder)
+
+
+def test_a_launch_that_is_damaged_is_known(folder: JobFolder) -> None:
+    assert folder.read_launch() is None
+    folder.write_launch("1.0", b"launch")
+    assert folder.read_launch() == ("1.0", b"launch")
+    folder.launch.write_bytes(folder.launch.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"[0-9a-f]{8}"):
+        folder.read_launch()
