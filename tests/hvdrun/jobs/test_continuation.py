@@ -210,10 +210,9 @@ async def test_a_journal_that_cannot_be_written_is_removed_and_the_job_continues
     await journal.close()
 
 
-@in_loop
-async def test_a_journal_is_looked_at_before_a_server_continues(folder: JobFolder) -> None:
+def test_a_journal_is_looked_at_before_a_server_continues(folder: JobFolder) -> None:
     place = folder.path / JOURNAL
-    await open_journal(place, refuse).close()
+    asyncio.run(open_journal(place, refuse).close())
     check_journal(folder)
     (place / "journal.db").write_bytes(b"0" * 8192)
     with pytest.raises(JournalError, match="journal"):
