@@ -518,6 +518,12 @@ class SnapshotError(RuntimeError):
     Cause: FSDP, tensor parallelism, ZeRO or DeepSpeed divide the state among the ranks.
     Remedy: Write checkpoints with torch.distributed.checkpoint.
 
+    Message: NAME is a CONTAINER with an object of the class CLASS, which has a state_dict: give each such object a name
+        of its own
+    Cause: A list of modules or schedulers, say, would be replaced by `restore()`, and the script's own would stay as
+        they are.
+    Remedy: Give each object a name: `Snapshot(first=a, second=b)`.
+
     Message: two copies of the state need SIZE on each host, and the memory of this host leaves SIZE
     Message: two copies of the state need SIZE on each host, and memory.max of the control group leaves SIZE
     Cause: The host, or the container, has too little memory for two more copies of model and optimizer.

@@ -14,8 +14,9 @@ def clone(tensors: Sequence[torch.Tensor], clones: list[torch.Tensor]) -> None:
     )
     if not fits:
         clones[:] = [torch.empty_like(tensor) for tensor in tensors]
-    with torch.no_grad():
-        torch._foreach_copy_(clones, list(tensors))
+    if tensors:
+        with torch.no_grad():
+            torch._foreach_copy_(clones, list(tensors))
 
 
 def note_stream(tensors: Sequence[torch.Tensor]) -> Callable[[], AbstractContextManager[object]]:

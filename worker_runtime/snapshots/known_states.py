@@ -60,7 +60,7 @@ class KnownStates:
         if self._source is not None and self.known is not None and self._source.trace() == self._trace:
             return self._renew(self.known.value)
         self.known = self._source = None
-        if isinstance(self.owner, Module) and type(self.owner).state_dict is Module.state_dict:
+        if isinstance(self.owner, Module) and not _has_own(self.owner, Module, "state_dict"):
             state = self.owner.state_dict(keep_vars=True)  # without an object more for each tensor
         else:
             state = self.owner.state_dict()
@@ -114,15 +114,16 @@ class _Source:
 def _trace_module(root: Module) -> _Source | None:
     """The source of the state dict of this module; None where its classes or hooks add to it."""
     modules = list(root.modules())
-    if any(getattr(type(each), name) is not getattr(Module, name) for each in modules for name in _OWN_STATE):
+    if any(_has_own(each, Module, name) for each in modules for name in _OWN_STATE):
         return None
     containers = [vars(each)[name] for each in modules for name in _CONTAINERS]
     hooks = [vars(each)[name] for each in modules for name in _HOOKS]
+    transient = [vars(each)["_non_persistent_buffers_set"] for each in modules]
     if any(hooks):
         return None
 
     def trace() -> Trace:
-        return [_list_ids(containers), [*chain.from_iterable(containers)], [*map(len, hooks)]]
+        return [_list_ids(containers), [*chain.from_iterable(containers)], [*map(len, hooks), *map(len, transient)]]
 
     return _Source(trace, modules)
 
@@ -130,7 +131,7 @@ def _trace_module(root: Module) -> _Source | None:
 def _trace_optimizer(optimizer: Optimizer) -> _Source | None:
     """The same for an optimizer."""
     hooks = [vars(optimizer)[name] for name in _OPTIMIZER_HOOKS]
-    if type(optimizer).state_dict is not Optimizer.state_dict or any(hooks):
+    if _has_own(optimizer, Optimizer, "state_dict") or any(hooks):
         return None
     states, groups = optimizer.state, optimizer.param_groups
 
@@ -145,6 +146,11 @@ def _trace_optimizer(optimizer: Optimizer) -> _Source | None:
         ]
 
     return _Source(trace, [*states, *chain.from_iterable([group["params"] for group in groups])])
+
+
+def _has_own(owner: object, kind: type, name: str) -> bool:
+    """Its class, or the object itself, has another method than this kind of objects."""
+    return getattr(type(owner), name) is not getattr(kind, name) or name in vars(owner)
 
 
 def _list_ids(containers: Iterable[Mapping[Any, Any]]) -> list[int]:

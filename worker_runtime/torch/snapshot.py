@@ -32,6 +32,7 @@ from worker_runtime.snapshots.sharded import find_any_sharded
 _RESERVED = frozenset({"restore", "save"})
 _LONGEST_CAUSE = 400  # characters of an error's text
 _REFUSAL = "{} cannot be in a Snapshot: {} lies on several ranks, and no rank has all of it; write checkpoints instead"
+_HIDDEN = "{} is a {} with an object of the class {}, which has a state_dict: give each such object a name of its own"
 _SHORTAGE = "two copies of the state need {} on each host, and {}: use a host with more memory, or no Snapshot"
 _OWNERS: "list[weakref.ref[Snapshot]]" = []  # the Snapshot of this worker
 
@@ -52,7 +53,7 @@ class Snapshot:
         **values: more objects and values, as `step=0`.
 
     Raises:
-        SnapshotError: an object's state lies on several ranks.
+        SnapshotError: an object's state lies on several ranks, or an object with a state_dict is inside a list.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Snapshot:
             raise SnapshotError(f"every is {every}: give the number of calls of save() of which one saves, 1 or more")
         for name, value in self._values.items():
             _refuse_sharded(name, find_any_sharded(value))
+            _refuse_hidden(name, value)
 
         self._every = every
         self._writer = None
@@ -109,6 +111,7 @@ class Snapshot:
             super().__setattr__(name, value)
         elif name in self._values:
             _refuse_sharded(name, find_any_sharded(value))
+            _refuse_hidden(name, value)
             self._values[name] = value
         else:
             raise AttributeError(f"this Snapshot has no {name!r}: give it to the constructor")
@@ -215,8 +218,9 @@ class Snapshot:
             if known is not mapping or layout != record.layout:
                 views = self._packer.view(mapping)
                 self._views[half] = mapping, record.layout, views
-            with torch.no_grad(), begin():
-                torch._foreach_copy_(views, tensors)
+            if tensors:
+                with torch.no_grad(), begin():
+                    torch._foreach_copy_(views, tensors)
 
         try:
             memory.write_state(half, record, description, copy)
@@ -323,6 +327,15 @@ def _unwrap(value: Any) -> Any:
 def _refuse_sharded(name: str, kind: str | None) -> None:
     if kind is not None:
         raise SnapshotError(_REFUSAL.format(name, kind))
+
+
+def _refuse_hidden(name: str, value: Any) -> None:
+    """Refuse a container of modules, say: `restore()` would make others, and not load the state into these."""
+    if not isinstance(value, list | tuple | dict) or isinstance(value, Stateful):
+        return
+    for each in value.values() if isinstance(value, dict) else value:
+        if isinstance(each, Stateful):
+            raise SnapshotError(_HIDDEN.format(name, type(value).__name__, type(each).__name__))
 
 
 def _describe(choice: Choice) -> str:

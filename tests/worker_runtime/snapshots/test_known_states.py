@@ -67,6 +67,7 @@ CHANGES: dict[str, Callable[[torch.nn.Sequential, torch.optim.Optimizer], object
     "no bias": lambda model, _: setattr(model[0], "bias", None),
     "another name": lambda model, _: model._modules.__setitem__("first", model._modules.pop("0")),
     "a hook": lambda model, _: add_hook(model),
+    "a buffer that is not persistent": lambda model, _: model[1]._non_persistent_buffers_set.add("running_mean"),
     "an optimizer's empty state": lambda _, optimizer: optimizer.state.clear(),
     "a tensor of its state": lambda model, optimizer: optimizer.state[model[0].bias].update(step=torch.ones(())),
     "a word in its state": lambda model, optimizer: optimizer.state[model[0].bias].update(kind="new"),
@@ -92,6 +93,15 @@ def test_a_module_with_more_than_tensors_is_asked_each_time() -> None:
     states = KnownStates(torch.nn.Sequential(Counting(2, 2)))
     assert states.take()["0._extra_state"] == 7
     assert states.known is None
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["module", "optimizer"])
+def test_an_object_that_has_got_another_state_dict_is_asked_each_time(number: int) -> None:
+    owner = make_training()[number]
+    calls = iter(range(2))
+    owner.state_dict = lambda **_: {"state": {0: torch.tensor(next(calls))}, "param_groups": []}  # type: ignore[method-assign]  # as scripts do
+    states = KnownStates(owner)
+    assert [states.take()["state"][0].item() for _ in range(2)] == [0, 1]
 
 
 def test_an_optimizer_whose_state_is_new_in_each_step_is_asked_each_time() -> None:

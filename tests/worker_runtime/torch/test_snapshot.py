@@ -300,6 +300,33 @@ def test_one_snapshot_has_all() -> None:
 
 
 @pytest.mark.usefixtures("slot")
+@pytest.mark.parametrize("options", [{}, {"in_background": True}])
+def test_values_without_a_tensor_are_kept(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    first: Any = Snapshot(step=0, **options)
+    first.step = 3
+    first.save()
+    first._await_writer()
+    del first
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    second: Any = Snapshot(step=0)
+    assert second.restore()
+    assert second.step == 3
+
+
+@pytest.mark.usefixtures("slot")
+@pytest.mark.parametrize("make", [list, tuple, lambda layers: dict(enumerate(layers))], ids=["list", "tuple", "dict"])
+def test_a_container_of_modules_is_refused_by_name(make: Any) -> None:
+    layers = make([torch.nn.Linear(1, 1)])
+    sentence = f"layers is a {type(layers).__name__} with an object of the class Linear.* a name of its own"
+    with pytest.raises(SnapshotError, match=sentence):
+        Snapshot(layers=layers)
+    kept: Any = Snapshot(layers=[1, {}])
+    with pytest.raises(SnapshotError, match=sentence):
+        kept.layers = layers
+    kept.layers = torch.nn.ModuleList([torch.nn.Linear(1, 1)])
+
+
+@pytest.mark.usefixtures("slot")
 def test_ranks_without_a_process_group_get_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SnapshotError, match=r"call torch\.distributed\.init_process_group\(\) before"):
