@@ -21,7 +21,7 @@ from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentFailed, AgentMessage, Output, OutputStream, Written
 
 _CHUNK_BYTES = 64 * 1024
-_HALF_LINE_SECONDS = 0.5  # for which the beginning of a line waits for its end
+_HALF_LINE_SECONDS = 5.0  # for which the beginning of a line waits for its end, as it does in a file of hvdrun
 
 
 class OutputForwarder(asyncio.Protocol):

@@ -267,7 +267,13 @@ class OutputMarker:
         if not lines:
             return b""
         self._tails.setdefault(source, Tail(self._numbers)).add(lines)
-        return self._show(source, *lines, begun=self._begun.pop(source, 0), ranks=ranks)
+        begun = self._begun.pop(source, 0)
+        # All of the first line is shown, and another worker's line has ended it.
+        if lines[0][begun:] == b"\n" and begun and self._open.get(self._files.get(source.stream, source)) != source:
+            lines, begun = lines[1:], 0
+        if not lines:
+            return b""
+        return self._show(source, *lines, begun=begun, ranks=ranks)
 
     def _show(self, source: Source, *lines: bytes, begun: int = 0, ranks: Sequence[int] = ()) -> bytes:
         """The lines, marked; of the first one `begun` bytes are shown already. The last one may have no end.

@@ -42,7 +42,7 @@ USED_OPTIONS = (
     ("-v", "print what hvdrun does"),
 )
 PROGRAMS = (
-    ("ps, attach, logs, wait, stop, rm", "your jobs, and those that were detached"),
+    ("ps, attach, logs, wait, stop, resume, rm", "your jobs, and those that were detached"),
     ("doctor", "look at hosts before a job starts"),
     ("stacks, timeline", "where the ranks of a job are; for whom they waited"),
     ("agent, token", "hosts that join a job by themselves"),

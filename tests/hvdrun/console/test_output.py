@@ -109,7 +109,7 @@ def test_a_line_that_has_begun_on_a_terminal_is_ended_before_another_and_marked_
     assert (marker.flush(at(0), STDOUT), marker.flush(at(1), STDERR)) == (b"[0] one", b"\n[1] two")
     assert marker.leave_line(STDERR) + marker.leave_line(STDERR) == b"\n"
     assert marker.feed(at(0), 0, STDOUT, b"more\n") == b"[0] more\n"
-    assert marker.finish(at(1), STDERR) == b"[1] \n"
+    assert marker.finish(at(1), STDERR) == b""  # all of it is shown
     assert marker.tail(at(0)) == ("onemore",)
 
 
@@ -124,7 +124,7 @@ def test_a_line_that_was_typed_ends_the_prompt() -> None:
 @pytest.mark.parametrize(
     ("files", "shown"),
     [
-        ({STDOUT: "a", STDERR: "a"}, [b"[0] one", b"\n[1] two", b"\n[0] more\n", b"[1] \n"]),
+        ({STDOUT: "a", STDERR: "a"}, [b"[0] one", b"\n[1] two", b"\n[0] more\n", b""]),
         ({STDOUT: "a", STDERR: "b"}, [b"[0] one", b"[1] two", b"more\n", b"\n"]),
         ({}, [b"[0] one", b"[1] two", b"more\n", b"\n"]),
     ],
