@@ -149,7 +149,7 @@ def _trace_optimizer(optimizer: Optimizer) -> _Source | None:
 
 
 def _has_own(owner: object, kind: type, name: str) -> bool:
-    """Its class, or the object itself, has another method than this kind of objects."""
+    """Whether its class, or the object itself, has another method than this kind of objects."""
     return getattr(type(owner), name) is not getattr(kind, name) or name in vars(owner)
 
 
