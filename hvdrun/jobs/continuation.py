@@ -21,6 +21,7 @@ from hvdrun.jobs.detach import DetachedServer
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life
 from hvdrun.jobs.shown import Shown, read_place
+from hvdrun.startup.paths import exists
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError
 from rendezvous.journal.errors import JournalError, JournalUnwritableError
@@ -29,6 +30,7 @@ from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.notifications import KEY_BYTES
 
 _AUTHORITY, _SECRET, _NETWORK, _HISTORY, _BEGUN = "authority", "secret", "network", "history", "begun"
+_MARK = "begun"  # a file beside the journal: hosts know of the job
 
 
 class ServerLostError(LaunchError):
@@ -107,6 +109,8 @@ class Continuation:
     def keep_network(self, facts: bytes) -> None:
         """Keep the network of the job, before a host is told of it."""
         self.journal.put(_NETWORK, facts)
+        with suppress(OSError):  # the disk fails, and so does the start of another server
+            (self.folder.path / JOURNAL / _MARK).touch(mode=0o600)
 
     def read_history(self) -> tuple[Any, Any]:
         """The history of the job, and the index of its files, as a former server has kept them; None for none."""
@@ -244,7 +248,8 @@ class LosableJournal:
             return
         self._is_lost = True
         for path in sorted(self._folder.glob("journal.db*"), reverse=True):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # a disk that is read-only now cannot be used by another server either
+                path.unlink(missing_ok=True)
         self._warn(f"{error}; the job goes on, and from now on it ends with its server")
 
 
@@ -276,4 +281,7 @@ def open_continuation(
             raise ServerLostError(server.life, str(error)) from error
         warn(f"{error}; the job ends with its server")
         return None
+    # Without this the job would be started a second time, beside its workers.
+    if continuation.network is None and exists(server.folder.path / JOURNAL / _MARK):
+        raise ServerLostError(server.life, "its journal was removed, or could not be written")
     return continuation

@@ -14,7 +14,7 @@ from rendezvous.core.state import State
 from rendezvous.journal.lasting import is_quiet
 
 
-class Journal(Protocol):
+class StateWriter(Protocol):
     """Keeps the state of a job where it outlives the server."""
 
     def write(self, state: State) -> Awaitable[None]:
@@ -47,7 +47,7 @@ class Commits:
     """
 
     def __init__(
-        self, journal: Journal, perform: Callable[[Sequence[Step]], None], fail: Callable[[BaseException], None]
+        self, journal: StateWriter, perform: Callable[[Sequence[Step]], None], fail: Callable[[BaseException], None]
     ) -> None:
         self._journal = journal
         self._perform = perform

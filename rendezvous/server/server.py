@@ -49,7 +49,7 @@ from rendezvous.core.outcome import SIGNALS
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError, WireError
 from rendezvous.server.agent_streams import AgentStream, AgentStreams, KeepShown, NoteTaken
-from rendezvous.server.commits import Commits, Journal, Step
+from rendezvous.server.commits import Commits, StateWriter, Step
 from rendezvous.server.file_limit import count_connections
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Topic, Topics
@@ -107,7 +107,7 @@ class Server:
         tasks: TaskDispatcher | None = None,
         note_step: Callable[[Event, State, Effects], None] | None = None,
         *,
-        journal: Journal | None = None,
+        journal: StateWriter | None = None,
         state: State | None = None,
         secret: bytes | None = None,
         term: int = 1,

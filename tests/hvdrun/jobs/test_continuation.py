@@ -108,6 +108,21 @@ async def test_a_job_that_had_not_begun_begins_in_the_next_server(servers: dict[
         await continuation.journal.close()
 
 
+@in_loop
+async def test_a_job_whose_journal_was_removed_is_not_started_a_second_time(
+    servers: dict[int, DetachedServer], folder: JobFolder
+) -> None:
+    first = open_continuation(servers[1], OUTPUT, refuse)
+    assert first is not None
+    first.keep_network(b"facts")
+    await first.journal.write(STATE)
+    await first.journal.close()
+    for path in (folder.path / JOURNAL).glob("journal.db*"):
+        path.unlink()
+    with pytest.raises(ServerLostError, match="its journal was removed"):
+        open_continuation(servers[2], OUTPUT, refuse)
+
+
 def test_where_there_can_be_no_journal_the_first_server_is_the_only_one(
     servers: dict[int, DetachedServer], folder: JobFolder
 ) -> None:
