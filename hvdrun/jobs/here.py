@@ -44,10 +44,24 @@ def find_agents() -> Iterator[LocalAgent]:
             place = Path("/proc", str(process.pid))
             words = (place / "cmdline").read_bytes().split(b"\0")
             origin, folder, *_ = words[words.index(_WATCHDOG) + 1 :]
-            if place.stat().st_uid == os.geteuid() and (agent := processes.look(process.parent)) is not None:
+            if folder and place.stat().st_uid == os.geteuid() and (agent := _find_agent(process)) is not None:
                 job, _, _ = os.fsdecode(origin).rpartition("/")
-                if folder:
-                    yield LocalAgent(agent, job.partition("~")[0], Path(os.fsdecode(folder)))
+                yield LocalAgent(agent, job.partition("~")[0], Path(os.fsdecode(folder)))
+
+
+def _find_agent(watchdog: Process) -> Process | None:
+    """The agent that writes to this watchdog; None if it has ended, so that init is the watchdog's parent.
+
+    Raises:
+        OSError: one of the two has just ended.
+    """
+    parent = processes.look(watchdog.parent)
+    pipe = Path(f"/proc/{watchdog.pid}/fd/0").readlink()
+    for descriptor in Path(f"/proc/{watchdog.parent}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was just closed
+            if descriptor.readlink() == pipe:
+                return parent
+    return None
 
 
 def stop_agents(job: str) -> None:

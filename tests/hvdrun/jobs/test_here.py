@@ -63,6 +63,20 @@ def test_a_watchdog_of_a_discovery_script_is_no_agent() -> None:
         watchdog.end()
 
 
+def test_another_parent_of_a_watchdog_is_no_agent(tmp_path: Path) -> None:
+    """A watchdog whose agent was killed gets init as its parent, and nobody may signal that."""
+    words = [sys.executable, "-P", "-m", "hvdrun.processes.watchdog_process", f"{JOB}/host", str(tmp_path / "folder")]
+    read, write = os.pipe()
+    with subprocess.Popen(["sleep", "600"], stdin=write) as writer:
+        os.close(write)
+        with subprocess.Popen(words, stdin=read) as watchdog:
+            os.close(read)
+            found = find()
+            watchdog.kill()
+        writer.kill()
+    assert found == []
+
+
 def test_workers_that_have_a_stop_notice_get_a_signal(agent: "subprocess.Popen[bytes]") -> None:
     (found,) = find()
     name_stop_file(found.folder / "agent.sock").touch()

@@ -71,7 +71,8 @@ def test_a_slow_host_is_measured_and_named(build: BuildCluster) -> None:
     cluster = build([HostPlan(f"host{n}") for n in (1, 2, 3)])
     cluster["host2"].network.slow(40_000_000)
     found = examine(cluster, "--test", "-H", "host1:1,host2:1,host3:1", code=3)
-    (what,) = list_what(found)
+    # On a busy machine a host may also be slow to connect.
+    (what,) = (what for what in list_what(found) if "exchange" in what)
     assert what.startswith("host2 exchanges at most 0.0")
     (measured,) = found["tests"]
     assert [pair["between"] for pair in measured["pairs"]] == [
