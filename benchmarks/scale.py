@@ -4,7 +4,7 @@
 
 - Agents call over real mutual TLS, each with its own certificate and connection, from two processes that share the
   processors with the server. They join with 8 workers each, a generation is published, one host is lost, the others
-  are notified, and form the next generation.
+  are notified, and form the next generation. The largest number also joins with a journal, as in a detached job.
 - Many more agents use the same messages and the same core without sockets, to measure how time, memory and bytes grow
   with the hosts. The exponent is the slope of a line through their logarithms: 1 is linear.
 - The sequencer serves 64 and 256 ranks that submit the 50 buckets of a step, and 64 ranks that form their group.
@@ -21,6 +21,7 @@ import math
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -40,6 +41,7 @@ T = TypeVar("T")
 RESULT = Path(__file__).with_suffix(".json")
 BUCKETS = 50
 MOST_LINEAR = 1.1  # an exponent that still counts as linear: caches do not grow with the hosts
+MOST_JOURNALED = 1.2  # times as long may a job's hosts take to join where it has a journal
 MB = 1e6
 
 
@@ -90,6 +92,17 @@ def describe_tls(figures: scale_tls.Figures, target_hosts: int) -> list[Row]:
             f"{figures.idle_share:.0%} of a processor while nothing happens",
         ),
     ]
+
+
+def describe_journal(without: scale_tls.Figures, journaled: scale_tls.Figures) -> Row:
+    """What it costs that each decision is on the disk before anybody learns of it."""
+    ratio = journaled.join_seconds / without.join_seconds
+    return Row(
+        f"{journaled.hosts:,} agents over mutual TLS join with a journal, as in a detached job",
+        f"{journaled.join_seconds:.2f} s, and {without.join_seconds:.2f} s without: {ratio:.2f} times as long",
+        f"<= {MOST_JOURNALED} x",
+        ratio <= MOST_JOURNALED,
+    )
 
 
 def describe_codec(every: Sequence[scale_codec.Figures], slots: int) -> list[Row]:
@@ -175,6 +188,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ssh", type=int, default=100, help="hosts over ssh (default: %(default)s)")
     parser.add_argument("--lease", type=float, default=30.0, help="seconds (default: %(default)g)")
     parser.add_argument("--runs", type=int, default=3, help="of which the best counts (default: %(default)s)")
+    parser.add_argument("--disk", type=Path, default=Path(tempfile.gettempdir()), help="with the journal")
     parser.add_argument("--processes", type=int, default=2, help="that hold the agents (default: %(default)s)")
     parser.add_argument("--json", type=Path, default=RESULT, metavar="FILE", help="default: %(default)s")
     return parser.parse_args()
@@ -191,14 +205,19 @@ def main() -> int:
         rows.extend(more)
         print(*more, sep="\n", flush=True)
 
-    tls = []
-    for hosts in options.hosts:
+    def measure_tls(hosts: int, *disks: Path | None) -> list[scale_tls.Figures]:
         runs = [
-            alone(scale_tls.measure, hosts, options.slots, options.lease, options.processes)
+            [alone(scale_tls.measure, hosts, options.slots, options.lease, options.processes, disk) for disk in disks]
             for _ in range(options.runs)
         ]
-        tls.append(min(runs, key=lambda figures: figures.join_seconds))
+        return [min(each, key=lambda figures: figures.join_seconds) for each in zip(*runs, strict=True)]
+
+    tls = []
+    for hosts in options.hosts:
+        tls += measure_tls(hosts, None)
         show(*describe_tls(tls[-1], max(options.hosts)))
+    journaled = measure_tls(max(options.hosts), None, options.disk)
+    show(describe_journal(*journaled))
     codec = [alone(scale_codec.measure, size, options.slots) for size in options.sizes]
     show(*describe_codec(codec, options.slots))
     steps = [
@@ -218,6 +237,7 @@ def main() -> int:
     figures = {
         "machine": f"{machine}; load after {load}",
         "tls": [asdict(each) for each in tls],
+        "journaled": [asdict(each) for each in journaled],
         "codec": [asdict(each) for each in codec],
         "sequencer": [asdict(each) for each in steps],
         "forming": [asdict(each) for each in forming],

@@ -1,9 +1,12 @@
 """The server of agents that call over mutual TLS: the time of a generation, and of notifications of a lost host."""
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,6 +14,7 @@ from scale_agents import Crowd, Mission, Question, Told
 
 from rendezvous.core.messages import Begun, HostsChanged, Lost
 from rendezvous.core.model import Host, Policy
+from rendezvous.journal.sqlite import open_journal
 from rendezvous.server.authority import Authority
 from rendezvous.server.file_limit import raise_file_limit
 from rendezvous.server.server import Server
@@ -44,16 +48,22 @@ class Figures:
     memory_bytes: int
 
 
-def measure(hosts: int, slots: int, lease_seconds: float, processes: int) -> Figures:
-    """Let agents in several processes join, and lose one of them."""
+def measure(hosts: int, slots: int, lease_seconds: float, processes: int, disk: Path | None = None) -> Figures:
+    """Let agents in several processes join, and lose one of them; each decision is on a disk first, if one is given."""
     raise_file_limit()
     policy = Policy.elastic(slots * (hosts - 1), None, slots * hosts, lease_seconds=lease_seconds)
-    return asyncio.run(_measure([f"host-{number}" for number in range(hosts)], slots, policy, processes))
+    return asyncio.run(_measure([f"host-{number}" for number in range(hosts)], slots, policy, processes, disk))
 
 
-async def _measure(names: list[str], slots: int, policy: Policy, processes: int) -> Figures:
+async def _measure(names: list[str], slots: int, policy: Policy, processes: int, disk: Path | None) -> Figures:
     authority = Authority("scale")
-    async with Server(policy, lambda _: None, authority.issue_server()) as server:
+    async with AsyncExitStack() as stack:
+        options: dict[str, Any] = {}
+        if disk is not None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=disk)))
+            options["journal"] = open_journal(folder, warn=print)
+            stack.push_async_callback(options["journal"].close)
+        server = await stack.enter_async_context(Server(policy, lambda _: None, authority.issue_server(), **options))
         address = f"{LOOPBACK}:{await server.open(LOOPBACK)}"
         missions = [
             Mission(
