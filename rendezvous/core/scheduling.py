@@ -325,7 +325,6 @@ def begin_round(state: State, slots: Iterable[Slot]) -> State:
 
 def make_launches(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[Effect, ...]:
     """The orders that start these workers, each with its round, unless it starts alone."""
-    places = {host: place for place, host in enumerate(state.round_hosts)}
     return tuple(
         Launch(
             record.worker,
@@ -336,7 +335,7 @@ def make_launches(state: State, records: Iterable[WorkerRecord], reason: str) ->
             if record.starts_alone
             else Round(
                 state.rounds,
-                places[record.worker.slot.host],
+                state.round_hosts.index(record.worker.slot.host),
                 len(state.round_hosts),
                 files_since=state.files_since,
             ),

@@ -234,6 +234,11 @@ class RecordCodec(Codec):
             encoded[name] = codec.encode(encoded[name])
         return encoded
 
+    def list_changes(self, former: Any, new: Any) -> list[tuple[str, Any, Any]]:
+        """The fields that are other objects: the name, the former value and the new one."""
+        values = zip(self._names, self._read(former), self._read(new), strict=False)
+        return [(name, before, after) for name, before, after in values if before is not after]
+
     def decode(self, encoded: Any) -> Any:
         """The dataclass."""
         values = dict(encoded)

@@ -41,8 +41,8 @@ def _find(codec: Codec, former: Any, new: Any) -> Any:
             return _find(item, former, new)
         case RecordCodec(fields=fields):
             changes = {}
-            for name, each in fields.items():
-                change = _find(each, getattr(former, name), getattr(new, name))
+            for name, before, after in codec.list_changes(former, new):
+                change = _find(fields[name], before, after)
                 if change is not None:
                     changes[name] = change
             return changes or None

@@ -4,8 +4,9 @@ A server that is started again has not heard the clock tick, and gives each agen
 job's clock has stood still since the last decision that was written.
 """
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter, is_
+from typing import Self
 
 from rendezvous.core.state import State
 from rendezvous.core.table import Table
@@ -25,11 +26,35 @@ def is_quiet(former: State, new: State) -> bool:
     return all((heard is None) == (former.last_heard[host] is None) for host, heard in changes)
 
 
-def reduce_to_lasting(state: State, former: State | None = None) -> State:
-    """What of a state lasts; it shares with the former one, which was reduced too, what is the same."""
-    heard = Table.of((host, None if when is None else _HEARD) for host, when in state.last_heard.items())
-    if former is not None and heard.has_keys_of(former.last_heard) and not heard.list_changes(former.last_heard):
-        heard = former.last_heard
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """A state, and what of it lasts. Later ones share with it what is the same: few hosts are looked at, of thousands.
+
+    state: with which a server runs.
+    part: of it that lasts.
+    """
+
+    state: State
+    part: State
+
+    @classmethod
+    def of(cls, state: State) -> Self:
+        """What lasts of a first state."""
+        heard = Table.of((host, None if when is None else _HEARD) for host, when in state.last_heard.items())
+        return cls(state, _reduce(state, heard))
+
+    def follow(self, state: State) -> Self:
+        """What lasts of a later state."""
+        if not state.last_heard.has_keys_of(self.state.last_heard):
+            return self.of(state)
+        heard = self.part.last_heard
+        for host, when in state.last_heard.list_changes(self.state.last_heard):
+            if (when is None) != (heard[host] is None):
+                heard = heard.replace(host, None if when is None else _HEARD)
+        return type(self)(state, _reduce(state, heard))
+
+
+def _reduce(state: State, heard: Table[str, float | None]) -> State:
     return replace(state, has_ticked=False, settled_until=0.0, last_heard=heard)
 
 

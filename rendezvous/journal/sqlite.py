@@ -27,7 +27,7 @@ from rendezvous.journal.errors import (
     JournalUnwritableError,
 )
 from rendezvous.journal.file_systems import find_shared_kind
-from rendezvous.journal.lasting import is_quiet, reduce_to_lasting, resume
+from rendezvous.journal.lasting import Lasting, is_quiet, resume
 from rendezvous.journal.records import BadRecordError, Record
 from rendezvous.journal.write_ahead_log import has_lost_commits
 
@@ -96,8 +96,9 @@ class SqliteJournal:
         self._bytes = 0  # of these
         self._warnings: list[str] = []
         is_new = self._prepare()
-        self._written = None if is_new else self._load()
-        self._read = None if self._written is None else resume(self._written)
+        part = None if is_new else self._load()
+        self._read = None if part is None else resume(part)
+        self._written = None if part is None or self._read is None else Lasting(self._read, part)
         self._asked: tuple[int, State | None] = 0, self._read  # the count of writes that are asked, the newest state
         self._done = 0  # how many of these are durable
         self.term = 1 if is_new else int(self._get(_TERM)) + 1
@@ -144,17 +145,18 @@ class SqliteJournal:
         count, state = self._asked
         if count == self._done or state is None:
             return
-        lasting = reduce_to_lasting(state, self._written)
         if self._written is None:
+            lasting = Lasting.of(state)
             self._write_snapshot(lasting)
         else:
+            lasting = self._written.follow(state)
             self._write_difference(self._written, lasting)
         self._done = count
         if self._differences >= MOST_DIFFERENCES or self._bytes >= MOST_BYTES:
             self._compact(lasting)
 
-    def _write_difference(self, former: State, lasting: State) -> None:
-        changes = difference(former, lasting)
+    def _write_difference(self, former: Lasting, lasting: Lasting) -> None:
+        changes = difference(former.part, lasting.part)
         if changes is None or changes.keys() == {_CLOCK}:
             return
         record = Record.encode(_DIFFERENCE, self._number + 1, changes)
@@ -164,16 +166,16 @@ class SqliteJournal:
         self._bytes += len(record.body)
         self._written = lasting
 
-    def _compact(self, lasting: State) -> None:
+    def _compact(self, lasting: Lasting) -> None:
         try:
             self._write_snapshot(lasting)
         except JournalUnwritableError:
             return  # what was asked is durable, and the next flush tries again
         self._ballast.create()
 
-    def _write_snapshot(self, lasting: State) -> None:
+    def _write_snapshot(self, lasting: Lasting) -> None:
         number = self._number + 1
-        record = Record.encode(_SNAPSHOT, number, encode(lasting))
+        record = Record.encode(_SNAPSHOT, number, encode(lasting.part))
 
         def replace_all() -> None:
             self._connection.execute(f"DELETE FROM {_SNAPSHOT}")  # noqa: S608 - a name of a table is no value
