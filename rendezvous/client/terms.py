@@ -1,7 +1,7 @@
 """The terms of the server: a server that was started again has a higher one, and an agent obeys no lower one.
 
-The server tells its term in the initial metadata of each answer. An answer without it comes from gRPC itself, as from a
-server that just starts or ends.
+The server tells its term in the trailing metadata of each answer, and at the beginning of a stream. An answer without
+it comes from gRPC itself, as from a server that just starts or ends.
 """
 
 from collections.abc import Generator
@@ -30,8 +30,8 @@ class Call(Protocol[AnswerT_co]):
     def __await__(self) -> Generator[Any, Any, AnswerT_co]:
         """Wait for the answer."""
 
-    async def initial_metadata(self) -> grpc.aio.Metadata:
-        """What the server has sent before the answer."""
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        """What the server has sent after the answer."""
 
 
 class Terms:
@@ -57,7 +57,7 @@ class Terms:
             response = await call
         except grpc.aio.AioRpcError as error:
             raise self.judge(error) from None
-        self.note(await call.initial_metadata())
+        self.note(await call.trailing_metadata())
         return response
 
     def note(self, metadata: grpc.aio.Metadata | None) -> int:
@@ -75,7 +75,7 @@ class Terms:
     def judge(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
         """The error that the caller gets for this one: UNAVAILABLE where a later server may answer otherwise."""
         try:
-            term = self.note(error.initial_metadata())
+            term = self.note(error.trailing_metadata())
         except grpc.aio.AioRpcError as former:
             return former
         if self._is_patient and not (term and error.code() in _REFUSALS):

@@ -363,7 +363,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         self._server = server
 
     async def Join(self, request: pb.JoinRequest, context: serving.Context) -> pb.Ack:
-        await self._tell_term(context)
+        self._tell_term(context)
         for host in {joined.worker.host for joined in request.joined}:
             await self._authorize(context, host)
         async with self._answer(context):
@@ -374,14 +374,14 @@ class _Servicer(pb_grpc.RendezvousServicer):
         return pb.Ack()
 
     async def OpenSequencer(self, request: pb.SequencerOpened, context: serving.Context) -> pb.Ack:
-        await self._tell_term(context)
+        self._tell_term(context)
         if await self._admit(context, request.host):
             async with self._answer(context):
                 self._server.submit(codec.decode(SequencerOpened, request))
         return pb.Ack()
 
     async def Declare(self, request: pb.Declared, context: serving.Context) -> pb.Ack:
-        await self._tell_term(context)
+        self._tell_term(context)
         await self._authorize(context, request.worker.host)
         async with self._answer(context):
             self._server.submit(codec.decode(Declared, request))
@@ -391,14 +391,15 @@ class _Servicer(pb_grpc.RendezvousServicer):
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a worker reports its failure to its agent")
 
     async def Report(self, request: pb.AgentReport, context: serving.Context) -> pb.Ack:
-        await self._tell_term(context)
+        self._tell_term(context)
         if await self._admit(context, request.host):
             async with self._answer(context):
                 self._server.receive(request)
         return pb.Ack()
 
     async def Watch(self, request: pb.WatchRequest, context: serving.Context) -> AsyncIterator[pb.Notification]:
-        await self._tell_term(context)
+        self._tell_term(context)
+        await context.send_initial_metadata(self._server.metadata)
         if not await self._admit(context, request.host):
             await asyncio.Event().wait()  # until the agent ends the call, or the server closes
         async with (
@@ -409,14 +410,15 @@ class _Servicer(pb_grpc.RendezvousServicer):
                 yield codec.encode_notification(notification)
 
     async def Obey(self, request: pb.ObeyRequest, context: serving.Context) -> AsyncIterator[pb.Order]:
-        await self._tell_term(context)
+        self._tell_term(context)
+        await context.send_initial_metadata(self._server.metadata)
         stream = await self._find_stream(context, request.host)
         async with contextlib.aclosing(stream.orders()) as orders:
             async for order in orders:
                 yield codec.make_order(order)
 
     async def Deliver(self, request: pb.Delivery, context: serving.Context) -> pb.Shown:
-        await self._tell_term(context)
+        self._tell_term(context)
         stream = await self._find_stream(context, request.host)
         async with serving.answer_errors(context, self._server.fail):
             shown = await stream.receive(request.first, request.messages, is_last=request.is_last)
@@ -445,8 +447,9 @@ class _Servicer(pb_grpc.RendezvousServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this job runs a program, and has no tasks")
         return self._server.tasks
 
-    async def _tell_term(self, context: serving.Context) -> None:
-        await context.send_initial_metadata(self._server.metadata)
+    def _tell_term(self, context: serving.Context) -> None:
+        """Let the end of the answer carry the term; at its beginning it would be sent on its own."""
+        context.set_trailing_metadata(self._server.metadata)
 
     async def _find_stream(self, context: serving.Context, host: str) -> AgentStream:
         await self._admit(context, host)

@@ -16,7 +16,7 @@ from rendezvous.wire.accounts import AccountsReported
 from rendezvous.wire.hangs import AskStacks, GiveUp, Stacks, WaitsReported
 
 SERVER_NAME = "rendezvous.hvdrun"
-TERM = "hvdrun-term"  # in the initial metadata of each answer of the server: which start of the server this is
+TERM = "hvdrun-term"  # in the metadata of each answer of the server: which start of the server this is
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ class Answer:
     def __await__(self) -> Generator[Any, Any, pb.Ack]:
         return self._answer.__await__()
 
-    async def initial_metadata(self) -> grpc.aio.Metadata:
-        """What a server sends first."""
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        """What a server sends last."""
         return grpc.aio.Metadata()
 
 
