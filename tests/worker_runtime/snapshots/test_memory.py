@@ -3,12 +3,14 @@
 import mmap
 import os
 import random
-import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from tests.house.sources import ROOT
 from worker_runtime.snapshots.memory import HALVES, NOWHERE, RING, Key, Record, SnapshotMemory
 
 SIZE = 1 << 20
@@ -67,24 +69,31 @@ def test_a_worker_that_ends_while_it_saves_leaves_the_former_state(descriptor: i
     assert list_keys(SnapshotMemory(descriptor)) == [Key(0, 2)]
 
 
+# A process of its own: one that was forked from pytest may wait for a lock of a thread that it does not have.
+SAVES = """
+import sys
+from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, SnapshotMemory
+
+memory, size = SnapshotMemory(int(sys.argv[1])), int(sys.argv[2])
+for number in range(1, 256):
+    def copy(mapping):
+        mapping[:size] = bytes([number]) * size
+
+    half = memory.choose(range(HALVES), Key(0, number - 1) if number > 1 else NOWHERE)
+    memory.write_state(half, Record(Key(0, number), NOWHERE, 0, 2, b"layout", 4, size), b"what", copy)
+    print(flush=True)
+"""
+
+
 @pytest.mark.parametrize("run", range(20))
 def test_a_worker_that_is_killed_at_any_moment_leaves_whole_states(descriptor: int, run: int) -> None:
     """Each state is one number, so that a half that was written in part would have two."""
-    reader, writer = os.pipe()
-    worker = os.fork()
-    if worker == 0:
-        memory = SnapshotMemory(descriptor)
-        keep(memory, Key(0, 1), data=b"\1" * SIZE)
-        os.write(writer, b"!")
-        for number in range(2, 256):
-            keep(memory, Key(0, number), Key(0, number - 1), data=bytes([number]) * SIZE)
-        os._exit(0)
-    os.read(reader, 1)
-    time.sleep(random.Random(run).uniform(0, 0.01))  # noqa: S311 - a moment, not a secret
-    os.kill(worker, signal.SIGKILL)
-    os.waitpid(worker, 0)
-    os.close(reader)
-    os.close(writer)
+    words = [sys.executable, "-c", SAVES, str(descriptor), str(SIZE)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, pass_fds=[descriptor], cwd=ROOT) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"\n"
+        time.sleep(random.Random(run).uniform(0, 0.01))  # noqa: S311 - a moment, not a secret
+        worker.kill()
 
     memory = SnapshotMemory(descriptor)
     states = dict(memory.list_states())
