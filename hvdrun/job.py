@@ -188,7 +188,7 @@ class Job:
             launcher_timeout_seconds = spec.limits.effective_launcher_timeout_seconds
 
         self._tasks = BackgroundTasks()
-        self._transports = Transports(roster)
+        self._transports = Transports(roster, partial(console.notice, level=Level.WARNING))
         self._pool = AgentPool(self._tasks, self._show, self._lose, launcher_timeout_seconds)
         self._masters = Masters(self._pool.order)
         self._ranks = RankTable(lambda: self._server.state.generation)
@@ -205,6 +205,8 @@ class Job:
             self._pool,
             console,
             reach=self._transports.make,
+            adopt=self._transports.adopt,
+            needs_ssh_agent=self._transports.needs_ssh_agent,
             examine=self._examine,
             roster=roster,
             continuation=continuation,

@@ -88,14 +88,13 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
         HvdrunError: it cannot be launched, before it has an output of its own.
     """
     from hvdrun.jobs.detach import detach, refuse_detachment  # noqa: PLC0415 - few jobs are detached
-    from hvdrun.jobs.logout import find_fleeting_keys, find_kill  # noqa: PLC0415 - few jobs are detached
+    from hvdrun.jobs.logout import find_kill  # noqa: PLC0415 - few jobs are detached
     from hvdrun.jobs.record import JobRecord  # noqa: PLC0415 - few jobs are detached
 
     spec, display = prepared.spec, prepared.spec.display
     refuse_detachment(os.environ)
-    for warning in (find_kill(), find_fleeting_keys(spec, os.environ)):
-        if warning is not None:
-            print_error(warning, with_time=display.marks_times)
+    if (warning := find_kill()) is not None:
+        print_error(warning, with_time=display.marks_times)
 
     code = detach(JobRecord.of(prepared.name, spec), partial(_work, prepared, launch), os.environ)
     if code == 0:

@@ -12,7 +12,7 @@ import contextlib
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hvdrun.console import Console
@@ -27,12 +27,14 @@ from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.hello import check_version
 from hvdrun.hosts.lasting_transport import LastingTransport
+from hvdrun.hosts.lasting_tunnel import explain_ssh_agent
 from hvdrun.hosts.network_plan import NetworkFacts, NetworkPlan, Route
 from hvdrun.hosts.sources import choose_source
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.transport import Transport
-from rendezvous.core.messages import Begun, Dismiss, HostsChanged, IllegalEventError, Lost
+from rendezvous.core.messages import Begun, Dismiss, HostsChanged, IllegalEventError, Level, Lost
+from rendezvous.core.model import LOOPBACK
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
 from rendezvous.wire.orders import agent_identity
 
@@ -53,6 +55,8 @@ class Hosts:
         pool: the agents of the hosts.
         console: prints what becomes of hosts.
         reach: makes the transport to a host.
+        adopt: makes the transport to an agent that a former launcher has started; takes what returns the job.
+        needs_ssh_agent: the ssh agent alone has the key of a host.
         examine: asks the agent of a host that has just come about its host.
         roster: the agents that join by themselves, if this job has such.
         continuation: what a former server of the job has left, and the next one needs; None where there is none.
@@ -65,6 +69,8 @@ class Hosts:
         console: Console,
         *,
         reach: Callable[[str, JobSpec], Transport],
+        adopt: Callable[[str, Callable[[], JobSpec]], LastingTransport] = lambda host, _: LastingTransport(host, None),
+        needs_ssh_agent: Callable[[str], bool] = lambda _: False,
         examine: Callable[[str], None] = lambda _: None,
         roster: "Roster | None" = None,
         continuation: "Continuation | None" = None,
@@ -73,6 +79,9 @@ class Hosts:
         self._pool = pool
         self._console = console
         self._reach = reach
+        self._adopt = adopt
+        self._needs_ssh_agent = needs_ssh_agent
+        self._has_warned = False  # of the ssh agent
         self._examine = examine
         self._early = tuple(host.name for host in spec.workers.hosts if spec.keeps_first_hosts)
         self._source = choose_source(spec, console.notice, roster)
@@ -115,6 +124,8 @@ class Hosts:
             if former is not None:
                 await self._adopt_all(former)
             await self._plan.open(self._server, former)
+            if former is not None:
+                self._reopen_tunnels(former)
             while True:
                 await self._changed.wait()
                 self._changed.clear()
@@ -159,10 +170,14 @@ class Hosts:
                 transport.attach(self._server.streams.of(agent_identity(host, left[-1])))
                 await self._pool.adopt_left(host, transport)
 
+    def _reopen_tunnels(self, former: NetworkFacts) -> None:
+        for host in former.tunnelled & self._lasting.keys():
+            self._lasting[host].reopen_tunnel(former.ports[LOOPBACK], former.routes[host].server.port)
+
     async def adopt(self, host: str) -> None:
         """Go on with a host whose agent a former launcher has started; after `serve`."""
         server, _ = await self._serving
-        transport = self._lasting[host] = LastingTransport(host, None)
+        transport = self._lasting[host] = self._adopt(host, lambda: self._spec)
         transport.attach(server.stream(host))
         self._begun += 1
         await self._pool.adopt(host, transport)
@@ -257,6 +272,7 @@ class Hosts:
         answers = {}
         if batch:
             answers = await self._plan.extend(self._spec, batch)
+        self._warn_of_ssh_agent([host for host, answer in answers.items() if isinstance(answer, Route)])
         for host, answer in answers.items():
             if isinstance(answer, LaunchError) and self._waits(host):
                 self._fail(host, answer)
@@ -268,6 +284,16 @@ class Hosts:
                 self._raise_if_impossible()
                 if self._waits(host):
                     self._begin(host, answer)
+
+    def _warn_of_ssh_agent(self, hosts: Sequence[str]) -> None:
+        """Say once that an ssh agent that has ended keeps the job from hosts to which it may have to log in again."""
+        if not self._spec.display.detach or self._has_warned:
+            return
+        again = hosts if self._spec.is_elastic else [host for host in hosts if host in self._plan.facts.tunnelled]
+        found = [host for host in again if self._needs_ssh_agent(host)]
+        if found:
+            self._has_warned = True
+            self._console.notice(explain_ssh_agent(found, is_elastic=self._spec.is_elastic), Level.WARNING)
 
     def _waits(self, host: str) -> bool:
         """The host's agent has started, and has no configuration yet."""

@@ -1,7 +1,7 @@
 """The transport to an agent that outlives its launcher: the first way, and the stream that replaces it.
 
 The first way starts the agent: a pipe, or SSH. Once the agent is in the rendezvous, orders go by the stream where one
-is open, and messages come by it. A launcher that was started again has no first way.
+is open, and messages come by it. A launcher that was started again has no first way, and opens only its tunnel again.
 
 An order may be lost: with a stream that is cut, or where there is no way. Launch and Terminate come again from the
 agent's next report. Each new stream begins with the other orders that hold. A question is not asked again.
@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hvdrun.hosts.lasting_tunnel import LastingTunnel
 from hvdrun.processes.background import cancel_and_wait, supervise
 from hvdrun.transport.transport import Transport
 from hvdrun.transport.transport_errors import NoTunnelError
@@ -32,16 +33,25 @@ class LastingTransport:
     Args:
         host: the host of the agent.
         first: starts the agent; None for one that a former launcher has started.
+        tunnel: opens the tunnel of the first way again, where that can have one.
         proves_end: the end of the first way is the end of the agent.
         return_seconds: how long an agent whose first way has ended may be without a stream; one that never had a first
             way has its lease alone.
     """
 
     def __init__(
-        self, host: str, first: Transport | None, *, proves_end: bool = False, return_seconds: float = RETURN_SECONDS
+        self,
+        host: str,
+        first: Transport | None,
+        *,
+        tunnel: LastingTunnel | None = None,
+        proves_end: bool = False,
+        return_seconds: float = RETURN_SECONDS,
     ) -> None:
         self._host = host
         self._first = first
+        self._tunnel = tunnel
+        self._ports: tuple[int, int] | None = None  # of the tunnel, here and on the host
         self._proves_end = proves_end
         self._return_seconds = return_seconds
         self._has_way = first is not None
@@ -105,17 +115,33 @@ class LastingTransport:
         """
         if self._first is None:
             raise NoTunnelError(self._host, "hvdrun that was started again")
-        return await self._first.tunnel(port)
+        remote = await self._first.tunnel(port)
+        self._ports = (port, remote)
+        return remote
+
+    def reopen_tunnel(self, port: int, remote: int) -> None:
+        """Open the tunnel that a former launcher had, without waiting.
+
+        Args:
+            port: of this machine's loopback address.
+            remote: of the host's.
+        """
+        if self._tunnel is not None:
+            self._tunnel.keep(port, remote, self._fail)
 
     async def kill(self) -> None:
         """Kill the agent, or let it end when it can be reached; see `Transport`."""
         self._release()
+        if self._tunnel is not None:
+            await self._tunnel.close()
         if self._first is not None:
             await self._first.kill()
 
     async def close(self) -> None:
         """Release the agent, and close the first way; see `Transport`."""
         self._release()
+        if self._tunnel is not None:
+            await self._tunnel.close()
         if self._first is not None:
             await self._first.close()
 
@@ -135,6 +161,8 @@ class LastingTransport:
         if self._proves_end or self._stream is None:
             self._messages.put_nowait(None)
         else:
+            if self._ports is not None:
+                self.reopen_tunnel(*self._ports)
             self._note_closed()
 
     def _take(self, message: AgentMessage | None, number: int) -> None:

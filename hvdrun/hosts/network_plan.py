@@ -48,16 +48,19 @@ class NetworkFacts:
     routes: of the hosts in use.
     ports: at which the rendezvous listens, by address.
     is_inside: all hosts are this machine, on the loopback interface.
+    tunnelled: the hosts that reach the rendezvous by a port of their own loopback address.
     """
 
     routes: Mapping[str, Route]
     ports: Mapping[str, int]
     is_inside: bool
+    tunnelled: frozenset[str] = frozenset()
 
     def encode(self) -> bytes:
         """As JSON."""
         routes = {host: (each.address, each.interface, *astuple(each.server)) for host, each in self.routes.items()}
-        return json.dumps({"routes": routes, "ports": dict(self.ports), "is_inside": self.is_inside}).encode()
+        kept = {"routes": routes, "ports": dict(self.ports), "is_inside": self.is_inside}
+        return json.dumps({**kept, "tunnelled": sorted(self.tunnelled)}).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
@@ -67,7 +70,7 @@ class NetworkFacts:
             host: Route(address, interface, Endpoint(server, port))
             for host, (address, interface, server, port) in found["routes"].items()
         }
-        return cls(routes, found["ports"], found["is_inside"])
+        return cls(routes, found["ports"], found["is_inside"], frozenset(found.get("tunnelled", ())))
 
 
 class InsideOnlyError(LaunchError):
@@ -110,19 +113,21 @@ class NetworkPlan:
         self._reserve = reserve
         self._listeners: dict[str, Endpoint] = {}  # of the rendezvous, by address
         self._settled: dict[str, Route] = {}  # of the hosts in use
+        self._tunnelled: set[str] = set()  # of these
         self._is_inside = False  # all hosts are this machine, on the loopback interface
 
     @property
     def facts(self) -> NetworkFacts:
         """What another server of the job needs."""
         ports = {address: endpoint.port for address, endpoint in self._listeners.items()}
-        return NetworkFacts(dict(self._settled), ports, self._is_inside)
+        return NetworkFacts(dict(self._settled), ports, self._is_inside, frozenset(self._tunnelled))
 
     async def open(self, server: "Server", former: NetworkFacts | None = None) -> None:
         """Have the rendezvous listen on loopback, or, after a former server of the job, wherever that has listened."""
         self._server = server
         if former is not None:
             self._settled = dict(former.routes)
+            self._tunnelled = set(former.tunnelled)
             self._is_inside = former.is_inside
             for address, port in former.ports.items():
                 await self._listen(address, port)
@@ -131,6 +136,7 @@ class NetworkPlan:
     def forget(self, host: str) -> None:
         """The host is no longer in use."""
         self._settled.pop(host, None)
+        self._tunnelled.discard(host)
 
     async def extend(self, spec: JobSpec, newcomers: Sequence[str]) -> dict[str, Answer]:
         """Find the route of each new host, or the error why it cannot be used.
@@ -215,6 +221,7 @@ class NetworkPlan:
             try:
                 if address is None:
                     end = Endpoint(LOOPBACK, await self._pool.tunnel(host, inside.port))
+                    self._tunnelled.add(host)
                 else:
                     end = await self._listen(address)
             except LaunchError as error:

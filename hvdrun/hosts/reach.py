@@ -4,10 +4,11 @@ import asyncio
 import ipaddress
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hvdrun.hosts.lasting_transport import LastingTransport
+from hvdrun.hosts.lasting_tunnel import LastingTunnel
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.child import LocalTransport
 from hvdrun.transport.start import make_agent
@@ -15,7 +16,7 @@ from hvdrun.transport.transport import MAX_AT_ONCE, Transport
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
-    from hvdrun.transport.ssh.transport import SshTransports
+    from hvdrun.transport.ssh.transport import SshTransport, SshTransports
 
 
 _HOST = "{host}"
@@ -27,19 +28,35 @@ class Transports:
 
     Args:
         roster: the agents that join by themselves, if this job has such.
+        warn: prints a sentence.
     """
 
-    def __init__(self, roster: "Roster | None" = None) -> None:
+    def __init__(self, roster: "Roster | None" = None, warn: Callable[[str], None] = lambda _: None) -> None:
         self._roster = roster
+        self._warn = warn
         self._ssh: SshTransports | None = None
+        self._logins: dict[str, SshTransport] = {}  # with which an agent was started last
         self._gate = asyncio.Semaphore(MAX_AT_ONCE)
 
     def make(self, host: str, spec: JobSpec) -> Transport:
         """The transport to a host; it is not open."""
         first = self._make_first(host, spec)
         if spec.display.detach:
-            return LastingTransport(host, first, proves_end=isinstance(first, LocalTransport))
+            tunnel = self._make_tunnel(host, lambda: spec)
+            return LastingTransport(host, first, tunnel=tunnel, proves_end=isinstance(first, LocalTransport))
         return first
+
+    def adopt(self, host: str, get_spec: Callable[[], JobSpec]) -> LastingTransport:
+        """The transport to an agent that a former launcher has started.
+
+        get_spec: the job as it is then: a script may not have named the host yet.
+        """
+        return LastingTransport(host, None, tunnel=self._make_tunnel(host, get_spec))
+
+    def _make_tunnel(self, host: str, get_spec: Callable[[], JobSpec]) -> LastingTunnel:
+        return LastingTunnel(
+            host, lambda: self._find_ssh().make(host, get_spec()), self._warn, get_spec().limits.lease_seconds
+        )
 
     def _make_first(self, host: str, spec: JobSpec) -> Transport:
         if self._roster is not None:
@@ -54,11 +71,19 @@ class Transports:
             or (spec.remote.allocation is not None and host in spec.remote.allocation.steps)
         ):
             return self._make_command(host, spec)
+        login = self._logins[host] = self._find_ssh().make(host, spec)
+        return login
+
+    def needs_ssh_agent(self, host: str) -> bool:
+        """The ssh agent alone has the key for another login there."""
+        return host in self._logins and self._logins[host].needs_ssh_agent
+
+    def _find_ssh(self) -> "SshTransports":
         if self._ssh is None:
             from hvdrun.transport.ssh.transport import SshTransports  # noqa: PLC0415 - jobs on this machine need no paramiko
 
             self._ssh = SshTransports()
-        return self._ssh.make(host, spec)
+        return self._ssh
 
     def _make_command(self, host: str, spec: JobSpec) -> Transport:
         from hvdrun.transport.child import CommandTransport  # noqa: PLC0415 - few jobs have one

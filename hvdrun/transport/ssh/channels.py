@@ -275,15 +275,19 @@ class Tunnels:
         self._connections: set[asyncio.Task[None]] = set()
         self._requesting = asyncio.Lock()  # paramiko keeps one answer at a time
 
-    async def open(self, port: int) -> int:
-        """Open a tunnel to this port; the port of the host, which the server chooses.
+    async def open(self, port: int, remote: int = 0) -> int:
+        """Open a tunnel to this port; returns the port of the host.
+
+        Args:
+            port: of this machine.
+            remote: the port of the host; 0 for one that the server chooses.
 
         Raises:
             TunnelRefusedError: the server opens none.
         """
         try:
             async with self._requesting, asyncio.timeout(_REQUEST_SECONDS):
-                remote = await in_thread(lambda: self._client.request_port_forward(LOOPBACK, 0, self._accept))
+                remote = await in_thread(lambda: self._client.request_port_forward(LOOPBACK, remote, self._accept))
         except TimeoutError as error:
             raise TunnelRefusedError(self._host, f"no answer within {_REQUEST_SECONDS:g} s") from error
         except _LOST as error:

@@ -51,9 +51,14 @@ _ALMOST = 0.9  # of a limit: paramiko checks its clock now and then, and does no
 class Connection:
     """A host that we are logged in to, with the jump host or command that the connection uses."""
 
-    client: paramiko.Transport
+    client: "_Client"
     via: "Connection | None" = None
     proxy: ProxyCommand | None = None
+
+    @property
+    def needs_ssh_agent(self) -> bool:
+        """The ssh agent alone has the key for this host, or for a jump host."""
+        return self.client.needs_ssh_agent or (self.via is not None and self.via.needs_ssh_agent)
 
     def close(self) -> None:
         """Close it, and what it uses. Blocks for up to a few seconds."""
@@ -178,7 +183,10 @@ class _Client(paramiko.Transport):
         policy: what the ssh configuration allows.
 
     host_key_kinds: the kinds of host keys to ask for, the best first. paramiko alone asks for certificates last.
+    needs_ssh_agent: the ssh agent alone has the key that was accepted.
     """
+
+    needs_ssh_agent = False
 
     def __init__(self, connected: Any, policy: SshPolicy) -> None:
         """See paramiko.
@@ -214,7 +222,7 @@ class _Client(paramiko.Transport):
         return tuple(lists.get(option, self.host_key_kinds))
 
 
-def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: float) -> paramiko.Transport:
+def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: float) -> _Client:
     """Verify the host, and log in. Blocks; closing the socket in another thread ends it.
 
     deadline: on the monotonic clock. limit_seconds: the whole limit, for a message.
@@ -238,7 +246,7 @@ def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds:
         _negotiate(client, target, deadline, limit_seconds)
         host_key.verify(client.get_remote_server_key())
         client.auth_timeout = max(deadline - time.monotonic(), 1.0)
-        Login(client, target).run()
+        client.needs_ssh_agent = Login(client, target).run()
     except BaseException:
         client.close()
         raise

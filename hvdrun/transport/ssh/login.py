@@ -68,28 +68,28 @@ class Login:
         self._unusable: list[str] = []
         self._offered: set[bytes] = set()
 
-    def run(self) -> None:
-        """Log in.
+    def run(self) -> bool:
+        """Log in; returns whether the ssh agent alone has the key.
 
         Raises:
             AuthenticationFailedError: the server accepted no key.
             SshPolicyError: no key may be offered.
         """
         if self._needs_no_key():
-            return
+            return False
         self._target.policy.check_login()
         if self._methods and "publickey" not in self._methods:
             raise self._fail()
         agent = self._open_agent()
         if agent is None:
             self._try_all(self._list_keys(()))
-            return
+            return False
         with closing(agent):
             held = [
                 AgentCertificate(agent, key.blob, key.comment) if key.get_name().endswith(SUFFIX) else key
                 for key in agent.get_keys()
             ]
-            self._try_all(self._list_keys(held))
+            return self._is_held_alone(self._try_all(self._list_keys(held)))
 
     def _needs_no_key(self) -> bool:
         """The server asks for no key; if it does, note the methods that it allows."""
@@ -103,7 +103,7 @@ class Login:
         self._methods = list(remaining)
         return not remaining
 
-    def _try_all(self, keys: Iterator[tuple[str, paramiko.PKey]]) -> None:
+    def _try_all(self, keys: Iterator[tuple[str, paramiko.PKey]]) -> paramiko.PKey:
         for name, key in keys:
             offer = _find_offer(key)
             if offer in self._offered:
@@ -128,10 +128,21 @@ class Login:
 
             self._tried.append(name)
             if not remaining:
-                return
+                return key
             self._methods = list(remaining)
             raise self._fail("a key alone is not enough")
         raise self._fail()
+
+    def _is_held_alone(self, key: paramiko.PKey) -> bool:
+        """The ssh agent has the key, and no file does that can be read without a passphrase."""
+        if not isinstance(key, AgentKey):
+            return False
+        plain = key.blob
+        if key.get_name().endswith(SUFFIX):
+            plain = read_subject(key.get_name(), key.blob)
+        files = (*self._target.keys, *self._target.default_keys)
+        loaded = (self._load(path) for path in files if exists(path))
+        return not any(each is not None and each.asbytes() == plain for each in loaded)
 
     def _list_keys(self, held: Sequence[AgentKey]) -> Iterator[tuple[str, paramiko.PKey]]:
         """All keys, the likeliest first: a server ends the connection after a few wrong ones."""

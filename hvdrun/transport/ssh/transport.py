@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import paramiko
@@ -23,6 +23,7 @@ from hvdrun.transport.transport_errors import AgentStartError, advise_to_try
 _CONNECT_SECONDS = 30.0  # for a login, all attempts included
 _DISCONNECT_SECONDS = 5.0
 _LOSS_SECONDS = 1.0
+_LOOK_SECONDS = 0.5  # between two looks whether a connection has ended
 _WINDOW_BYTES = 512 * 1024  # of output that may be in transit; a tunnel's bytes wait behind it
 
 
@@ -57,6 +58,7 @@ class SshTransport(ShellTransport):
         self._tunnels: Tunnels | None = None
         self._end: socket.socket | None = None  # of the session's socket pair; the stream has the other one
         self._closing = False
+        self._failure: BaseException | None = None
 
     async def open(self) -> None:
         """Log in and start the agent; see `Transport`.
@@ -64,18 +66,11 @@ class SshTransport(ShellTransport):
         Raises:
             LaunchError: one of the classes in `ssh_errors`.
         """
-        try:
-            async with self._gate:
-                target = await in_thread(self._resolve)
-                self._connection = await dial(target, target.connect_timeout_seconds or _CONNECT_SECONDS)
+        with self._reporting():
+            client = await self._log_in()
             async with self._limit_start(self._start_seconds):
-                await self._open_session(self._connection.client)
+                await self._open_session(client)
                 await self._start_agent(self._agent)
-        except OSError as error:
-            reason = error.strerror or error
-            raise SshError(
-                self.host, f"this machine cannot open an ssh connection to the host {self.host!r}: {reason}."
-            ) from error
 
     async def wait(self) -> str:
         """Wait for the agent's end; see `Transport`."""
@@ -106,6 +101,33 @@ class SshTransport(ShellTransport):
             raise TunnelRefusedError(self.host, "there is no connection to it")
         return await self._tunnels.open(port)
 
+    async def reopen_tunnel(self, port: int, remote: int) -> None:
+        """Log in, and open a tunnel that a former connection had, for an agent that runs.
+
+        Args:
+            port: of this machine.
+            remote: of the host.
+
+        Raises:
+            LaunchError: one of the classes in `ssh_errors`.
+        """
+        with self._reporting():
+            client = await self._log_in()
+            forwarder = self._forwarder = Forwarder(self._fail)
+            self._tunnels = Tunnels(self.host, client, forwarder, self._fail)
+            await self._tunnels.open(port, remote)
+
+    async def wait_lost(self) -> None:
+        """Wait until the connection of a tunnel that was opened again has ended.
+
+        Raises:
+            Exception: an unexpected error of one of its tasks or threads.
+        """
+        while self._connection is not None and self._connection.client.is_active():
+            if self._failure is not None:
+                raise self._failure
+            await asyncio.sleep(_LOOK_SECONDS)
+
     async def kill(self) -> None:
         """Close the connection; see `Transport`."""
         if self._connection is not None:
@@ -130,6 +152,11 @@ class SshTransport(ShellTransport):
                 await self._wait_end()
 
     @property
+    def needs_ssh_agent(self) -> bool:
+        """The ssh agent alone has the key for another login."""
+        return self._connection is not None and self._connection.needs_ssh_agent
+
+    @property
     def _stderr_tail(self) -> bytes:
         if self._session is None:
             return b""
@@ -142,6 +169,27 @@ class SshTransport(ShellTransport):
         if (error := self._reader.exception()) is not None:
             raise error
         return self._session.exit_code
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Raise a lack of this machine as an error of the host.
+
+        Raises:
+            SshError: this machine cannot open a connection.
+        """
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or error
+            raise SshError(
+                self.host, f"this machine cannot open an ssh connection to the host {self.host!r}: {reason}."
+            ) from error
+
+    async def _log_in(self) -> paramiko.Transport:
+        async with self._gate:
+            target = await in_thread(self._resolve)
+            self._connection = await dial(target, target.connect_timeout_seconds or _CONNECT_SECONDS)
+        return self._connection.client
 
     async def _open_session(self, client: paramiko.Transport) -> None:
         """Connect this transport's stream with a session that runs the agent's shell."""
@@ -171,7 +219,8 @@ class SshTransport(ShellTransport):
                 await self._wait_exit()
 
     def _fail(self, error: BaseException) -> None:
-        """Raise an unexpected error of a task or a thread in the code that reads the agent's messages."""
+        """Raise an unexpected error of a task or a thread where the messages are read, or the end is awaited."""
+        self._failure = error
         if self._reader is not None:
             self._reader.set_exception(error)  # type: ignore[arg-type]  # it takes any
 

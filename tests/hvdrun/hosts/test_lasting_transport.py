@@ -1,28 +1,32 @@
 """The transport to an agent that outlives its launcher: which way an order takes, and what is the agent's end."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from unittest.mock import Mock
 
 import pytest
 
 from hvdrun.errors import LaunchError
 from hvdrun.hosts.lasting_transport import LastingTransport
+from hvdrun.hosts.lasting_tunnel import LastingTunnel
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.server.agent_streams import AgentStream
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Hold, Order, PassOn, Release, Remark, Stop
-from tests.hvdrun.played_agent import HOW_IT_ENDED, PlayedAgent
+from tests.hvdrun.played_agent import HOW_IT_ENDED, TUNNEL_PORT, PlayedAgent
 from tests.waiting import happen, in_loop
 
 
 class Story:
     """A transport, its first way, and the agent's stream."""
 
-    def __init__(self, *, has_first: bool = True, proves_end: bool = False) -> None:
+    def __init__(
+        self, *, has_first: bool = True, proves_end: bool = False, tunnel: LastingTunnel | None = None
+    ) -> None:
         self.first = PlayedAgent()
         first = self.first if has_first else None
-        self.transport = LastingTransport("a", first, proves_end=proves_end, return_seconds=0.01)
+        self.transport = LastingTransport("a", first, tunnel=tunnel, proves_end=proves_end, return_seconds=0.01)
         self.stream = AgentStream()
         self.obeyed: list[Order] = []
         self.shown: list[AgentMessage] = []
@@ -105,6 +109,31 @@ async def test_the_end_of_the_first_way_is_no_end_while_the_agent_comes_back() -
         assert await story.stream.receive(1, pack("later")) == 1
     await listening  # its stream is not opened again
     assert await story.transport.wait() == HOW_IT_ENDED
+
+
+class PlayedTunnel(LastingTunnel):
+    """Notes what it is to keep."""
+
+    def __init__(self) -> None:
+        super().__init__("a", Mock(), lambda _: None, 1.0)
+        self.kept: list[tuple[int, int]] = []
+
+    def keep(self, port: int, remote: int, fail: Callable[[BaseException], None]) -> None:
+        """See `LastingTunnel`."""
+        self.kept.append((port, remote))
+
+
+@in_loop
+async def test_a_tunnel_is_opened_again_when_its_first_way_ends() -> None:
+    tunnel = PlayedTunnel()
+    story = Story(tunnel=tunnel)
+    assert await story.transport.tunnel(7) == TUNNEL_PORT
+    story.transport.attach(story.stream)
+    listening = asyncio.create_task(story.listen())
+    async with story.obeying():
+        story.first.end()
+        await happen(lambda: tunnel.kept == [(7, TUNNEL_PORT)])
+    await listening
 
 
 @in_loop

@@ -4,16 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.jobs.logout import find_fleeting_keys, find_kill
-from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.limits import Elasticity, Limits
-from hvdrun.spec.remote import Remote
-from rendezvous.core.model import Host
-from tests.hvdrun.specs import build_spec, with_fields
+from hvdrun.jobs.logout import find_kill
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
 MANAGER = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-r1.scope\n"
-AGENT = {"SSH_AUTH_SOCK": "/run/agent"}
 KILLS = "KillUserProcesses=yes"
 
 
@@ -65,26 +59,3 @@ def test_the_services_of_a_user_stay_where_that_user_lingers(tmp_path: Path) -> 
     assert found.endswith("as lingering is off: loginctl enable-linger.")
     write(root, {"var/lib/systemd/linger/ann": ""})
     assert find_kill(root, "ann") is None
-
-
-@pytest.fixture
-def elastic(tmp_path: Path) -> JobSpec:
-    """An elastic job with a host over SSH."""
-    spec = build_spec(("true",), 2, (Host("server1", 2),), tmp_path, Elasticity(min_size=1))
-    return with_fields(spec, remote=Remote(hosts=frozenset({"server1"})))
-
-
-def test_keys_of_the_ssh_agent_alone_are_reported(elastic: JobSpec, tmp_path: Path) -> None:
-    found = find_fleeting_keys(elastic, AGENT, tmp_path)
-    assert found is not None
-    assert "name the file of a key with -i" in found
-    assert find_fleeting_keys(elastic, {}, tmp_path) is None
-    static = with_fields(elastic, limits=Limits())
-    assert find_fleeting_keys(static, AGENT, tmp_path) is None
-    write(tmp_path, {".ssh/config": "Host *\n  IdentityFile ~/key\n"})
-    assert find_fleeting_keys(elastic, AGENT, tmp_path) is None
-
-
-def test_a_key_in_a_file_stays(elastic: JobSpec, tmp_path: Path) -> None:
-    write(tmp_path, {".ssh/id_ed25519": ""})
-    assert find_fleeting_keys(elastic, AGENT, tmp_path) is None

@@ -13,7 +13,7 @@ import pytest
 
 from hvdrun.transport.ssh.ssh_errors import TunnelRefusedError
 from hvdrun.transport.ssh.transport import SshTransport
-from tests.hvdrun.transport.ssh.agents import opened, write_script
+from tests.hvdrun.transport.ssh.agents import find_session, make_transport, opened, write_script
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd, serving
 from tests.ports import reserve_port
 from tests.waiting import happen, in_loop
@@ -85,6 +85,35 @@ async def test_bytes_go_both_ways_and_ends_too(home: Home, server: SshServer, tm
     async with connected(home, server, tmp_path) as transport, tunnelling(transport, echo) as port:
         await asyncio.gather(*(converse(port) for _ in range(4)))
     await happen(lambda: not is_open(port), "the close of the tunnel")
+
+
+@in_loop
+async def test_another_login_opens_the_tunnel_of_one_that_was_lost(
+    home: Home, server: SshServer, tmp_path: Path
+) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+
+    async with connected(home, server, tmp_path) as former, tunnelling(former, greet) as remote:
+        other = make_transport(home.target(server))
+        with pytest.raises(TunnelRefusedError):  # the former one has the port
+            await other.reopen_tunnel(1, remote)
+        await other.kill()
+        await former.kill()
+        await happen(lambda: not is_open(remote), "the end of the tunnel")
+        await happen(lambda: not server.sessions(), "the end of both sessions")
+        async with await asyncio.start_server(greet_and_close, "127.0.0.1", 0) as here:
+            later = make_transport(home.target(server))
+            await later.reopen_tunnel(here.sockets[0].getsockname()[1], remote)
+            assert await read(remote) == b"again"
+            find_session(server).kill()
+            await later.wait_lost()
+            await later.kill()
+
+
+async def greet_and_close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"again")
+    writer.close()
 
 
 @in_loop
