@@ -127,6 +127,7 @@ def launch(
             spec.remote.joining,
             console,
             lambda roster: Job(spec, console, file, dispatcher, roster, start=start, continuation=continuation).run(),
+            continuation,
         )
 
     with file, hold_checkpoints(spec.workers.checkpoint):

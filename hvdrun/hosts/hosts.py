@@ -84,6 +84,7 @@ class Hosts:
         self._has_warned = False  # of the ssh agent
         self._examine = examine
         self._early = tuple(host.name for host in spec.workers.hosts if spec.keeps_first_hosts)
+        self._roster = roster
         self._source = choose_source(spec, console.notice, roster)
         self._tasks = BackgroundTasks()
         self._have_started = asyncio.Event()  # the agents that are started before the rendezvous
@@ -120,6 +121,8 @@ class Hosts:
                 for host in self._early:
                     self.want(host)
             self._server, self._config = await self._serving
+            if former is not None and self._roster is not None:
+                self._restore_roster(self._roster, former)
             self._tasks.create_task(self._source.run(self._use), name="find hosts")
             if former is not None:
                 await self._adopt_all(former)
@@ -161,14 +164,24 @@ class Hosts:
     async def _adopt_all(self, former: NetworkFacts) -> None:
         """Go on with the agents that a former server of the job has heard, and release those whose host it has left."""
         state = self._server.state
-        for host, heard in state.last_heard.items():
-            if heard is not None and host in former.routes:
-                await self.adopt(host)
+        for host in self._list_former(former):
+            await self.adopt(host)
         for host, left in state.left.items():
             if left[-1] == state.tenures[host]:  # those before have ended
                 transport = LastingTransport(host, None)
                 transport.attach(self._server.streams.of(agent_identity(host, left[-1])))
                 await self._pool.adopt_left(host, transport)
+
+    def _list_former(self, former: NetworkFacts) -> list[str]:
+        """The hosts with agents that a former server has heard."""
+        heard = self._server.state.last_heard
+        return [host for host, when in heard.items() if when is not None and host in former.routes]
+
+    def _restore_roster(self, roster: "Roster", former: NetworkFacts) -> None:
+        found = frozenset(self._list_former(former))
+        hosts = tuple(host for host in self._server.state.listed if host.name in found)
+        tunnels = {host: former.routes[host].server.port for host in former.tunnelled}
+        roster.restore(hosts, tunnels, former.ports[LOOPBACK])
 
     def _reopen_tunnels(self, former: NetworkFacts) -> None:
         for host in former.tunnelled & self._lasting.keys():
@@ -344,6 +357,8 @@ class Hosts:
             opening.cancel()
         self._ready.discard(host)
         self._plan.forget(host)
+        if self._roster is not None:
+            self._roster.drop(host)
 
 
 def _collect(failures: dict[str, LaunchError], hosts: int) -> LaunchError:

@@ -53,7 +53,9 @@ class Transports:
         """
         return LastingTransport(host, None, tunnel=self._make_tunnel(host, get_spec))
 
-    def _make_tunnel(self, host: str, get_spec: Callable[[], JobSpec]) -> LastingTunnel:
+    def _make_tunnel(self, host: str, get_spec: Callable[[], JobSpec]) -> LastingTunnel | None:
+        if self._roster is not None:  # the agent itself connects again
+            return None
         return LastingTunnel(
             host, lambda: self._find_ssh().make(host, get_spec()), self._warn, get_spec().limits.lease_seconds
         )

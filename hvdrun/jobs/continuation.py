@@ -30,6 +30,7 @@ from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.notifications import KEY_BYTES
 
 _AUTHORITY, _SECRET, _NETWORK, _HISTORY, _BEGUN = "authority", "secret", "network", "history", "begun"
+_JOINING = "joining"
 _MARK = "begun"  # a file beside the journal: hosts know of the job
 
 
@@ -111,6 +112,15 @@ class Continuation:
         self.journal.put(_NETWORK, facts)
         with suppress(OSError):  # the disk fails, and so does the start of another server
             (self.folder.path / JOURNAL / _MARK).touch(mode=0o600)
+
+    @property
+    def joining(self) -> bytes | None:
+        """Where and by which keys agents join by themselves, as a former server has kept it."""
+        return self.journal.get(_JOINING)
+
+    def keep_joining(self, facts: bytes) -> None:
+        """Keep where and by which keys agents join by themselves."""
+        self.journal.put(_JOINING, facts)
 
     def read_history(self) -> tuple[Any, Any]:
         """The history of the job, and the index of its files, as a former server has kept them; None for none."""

@@ -80,6 +80,12 @@ class Channel(asyncio.StreamReaderProtocol):
         if self.is_open:
             self.transport.abort()
 
+    async def close(self) -> None:
+        """Close it when all was sent, if it is open, and wait for its end."""
+        if self.is_open:
+            self.transport.close()
+        await self.closed
+
     def follow(self, flow: "OutputForwarder") -> None:
         """Report flow control and the end of the connection to this forwarder as well."""
         self._flow = flow

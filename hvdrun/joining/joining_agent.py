@@ -114,6 +114,7 @@ class JoiningAgent:
         self._said = ""
         self._said_at = 0.0
         self._has_begun = False
+        self._token: Token | None = None  # with which the launcher has admitted this agent
         self._stopped: asyncio.Future[int]  # by a signal; the exit code
         self._tasks = BackgroundTasks()
         self._tunnel = TunnelEnd(lambda: self._connect(slots=0), self._tasks)
@@ -204,7 +205,9 @@ class JoiningAgent:
             OSError, EOFError, RendezvousError: no launcher answers yet.
         """
         options = self._options
-        token = Token.read(options.token_file)
+        token = None if slots else self._token  # the file may be used up: calls to the rendezvous do without it
+        if token is None:
+            token = Token.read(options.token_file)
 
         try:
             channel = await dial(options.place.address, options.place.port, make_client_context(token.authority))
@@ -227,6 +230,7 @@ class JoiningAgent:
             match codec.decode_frame(AgentAdmitted, await channel.read_frame()):
                 case AgentAdmitted(Admission.ACCEPTED):
                     admitted = True
+                    self._token = token
                     return channel
                 case AgentAdmitted(Admission.NOT_NEEDED, reason, exit_code):
                     self._say(reason)
@@ -263,8 +267,7 @@ class JoiningAgent:
                 channel.abort()
         match ending:
             case Ending.RELEASED:
-                channel.transport.close()
-                await channel.closed
+                await channel.close()
                 if not self._has_begun:
                     self._say(_NOT_NEEDED)
                 elif orders.is_signalled:

@@ -1,21 +1,23 @@
 """Listens for agents, and runs a job with those that join."""
 
 import asyncio
+import json
 import re
 import shlex
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from ipaddress import ip_address
 from secrets import token_hex
+from typing import Protocol
 
 from hvdrun.console import Console
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, LaunchError
 from hvdrun.joining.listener import JoinListener
 from hvdrun.joining.roster import Roster
-from hvdrun.joining.token import open_keys
+from hvdrun.joining.token import Keys, open_keys, reopen_keys
 from hvdrun.network.addresses import list_addresses
 from hvdrun.network.choice import find_own_outward
 from hvdrun.processes.background import BackgroundTasks, in_thread
@@ -27,6 +29,7 @@ from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import FREE_PORT, Joining
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.core.outcome import Outcome
+from rendezvous.errors import ListenError
 
 RunJob = Callable[[Roster], Awaitable[Outcome]]
 ANYWHERE = "0.0.0.0"  # noqa: S104 - what a user may give to --bind
@@ -52,20 +55,50 @@ class CannotListenError(LaunchError):
         self.place = place
 
 
-async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run: RunJob) -> Outcome:
+class Keeper(Protocol):
+    """What a job keeps for its next launcher; see `hvdrun.jobs.continuation.Continuation`."""
+
+    @property
+    def joining(self) -> bytes | None:
+        """Where and by which keys agents join, as a former launcher has kept it."""
+
+    def keep_joining(self, facts: bytes) -> None:
+        """Keep it."""
+
+    def reserve(self, address: str, number: int = 0) -> int:
+        """Keep a port at this address, or a free one.
+
+        Raises:
+            ListenError: that is not possible.
+        """
+
+
+async def run_with_agents(
+    spec: JobSpec, joining: Joining, console: Console, run: RunJob, keeper: Keeper | None = None
+) -> Outcome:
     """Run a job with the agents that join by themselves.
+
+    keeper: of a job that outlives its launcher.
 
     Raises:
         LaunchError: hvdrun cannot launch the job.
         Exception: an unexpected error in one of its tasks.
     """
-    place = await in_thread(partial(choose_place, joining))  # in a thread: `choose_place` looks a name up
     tasks = BackgroundTasks()
-    roster = Roster(spec.limits.lease_seconds, tasks)
+    roster = Roster(spec.limits.lease_seconds, tasks, is_lasting=spec.display.detach)
+    former = None if keeper is None else keeper.joining
 
     with ExitStack() as stack:
         stack.enter_context(keep_signals())
-        keys = stack.enter_context(open_keys(joining.token_file, spec.workers.directory, token_hex(_NAME_BYTES)))
+        if former is None:
+            place = await in_thread(partial(choose_place, joining))  # in a thread: it looks a name up
+            keys = stack.enter_context(open_keys(joining.token_file, spec.workers.directory, token_hex(_NAME_BYTES)))
+        else:
+            place, kept = _decode(former)
+            keys = stack.enter_context(reopen_keys(kept, joining.token_file))
+        if keeper is not None:
+            place = await in_thread(partial(_reserve, place, keeper))
+            keeper.keep_joining(_encode(place, keys))
         listener = JoinListener(keys.token, keys.authority.issue_server(), roster.receive, tasks)
         stack.callback(listener.close)
         async with tasks:
@@ -73,8 +106,9 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
                 port = await listener.open(place.address, place.port)
             except OSError as error:
                 raise CannotListenError(place, error.strerror or str(error)) from error
-            at = Endpoint(find_reachable(place.address), port)
-            console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
+            if former is None:
+                at = Endpoint(find_reachable(place.address), port)
+                console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
 
             exit_code = CANNOT_LAUNCH
             try:
@@ -87,6 +121,31 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
                 roster.stop_admitting(_OVER, exit_code)
                 await roster.release()
     return outcome
+
+
+def _reserve(place: Endpoint, keeper: Keeper) -> Endpoint:
+    """The place with its address and port as numbers, which the job keeps.
+
+    Raises:
+        CannotListenError: that is not possible.
+    """
+    try:
+        look_up = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        address = str(look_up[0][4][0])
+        return Endpoint(address, keeper.reserve(address, place.port))
+    except ListenError as error:
+        raise CannotListenError(place, str(error).rpartition(": ")[2]) from error
+    except OSError as error:
+        raise CannotListenError(place, error.strerror or str(error)) from error
+
+
+def _encode(place: Endpoint, keys: Keys) -> bytes:
+    return json.dumps({"place": astuple(place), "keys": keys.encode().decode()}).encode()
+
+
+def _decode(text: bytes) -> tuple[Endpoint, Keys]:
+    found = json.loads(text)
+    return Endpoint(*found["place"]), Keys.decode(found["keys"].encode())
 
 
 class JoinedHosts:
@@ -123,7 +182,8 @@ class JoinedHosts:
                 hosts = await self._roster.other_than(hosts)
         self._roster.stop_admitting(FULL)
         used = map_workers(found, self._size, self._map_by, oversubscribe=False)
-        self._notice(describe_agents(used, self._size))
+        if found != self._roster.restored:
+            self._notice(describe_agents(used, self._size))
         use(self._name(take_slots(used, self._size)))
         await self._roster.release(frozenset(host.name for host in found))
 
@@ -132,7 +192,7 @@ class JoinedHosts:
 
         Printed elsewhere are the hosts that the job keeps, and those that an elastic job has lost.
         """
-        known: tuple[Host, ...] = ()
+        known = self._roster.restored
         while True:
             former, known = known, await self._roster.other_than(known)
             has_new = not frozenset(known) <= frozenset(former)

@@ -5,12 +5,16 @@ agent with the name waits until the connection of a dead one would have ended: b
 on that host, and by the lease afterwards. When it ends, the job gives up the old agent and its certificate, and the new
 one takes the name. When it stays open for longer, the old agent is alive, and the new one is refused.
 
+In a job that outlives its launcher an agent that serves the job stays in the roster without a connection, until the job
+has lost its host, or has left it.
+
 An agent that the job gives up before it has begun on that host joins again. If the job ends meanwhile, the roster waits
 for this agent, so that it gets the exit code.
 """
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvdrun.errors import LaunchError
@@ -29,14 +33,28 @@ _MARGIN_SECONDS = 5.0
 _COUNTED_ON = "the job counts on another agent with the name {!r}: start this one again when the job has ended."
 
 
+class _AgentGoneError(LaunchError):
+    """An agent that has joined has gone."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f"the agent of the host {host!r} has gone: start it again there.")
+
+
 @dataclass(slots=True)
 class _JoinedAgent:
-    """One agent; used once the job has taken it. For `tunnel` see `AgentJoin`."""
+    """One agent; used once the job has taken it. For `tunnel` see `AgentJoin`.
+
+    channel: None for an agent that a former launcher has taken.
+    ended: done when the roster no longer has it.
+    outlives: it stays in the roster without a connection.
+    """
 
     host: Host
-    channel: Channel
+    channel: Channel | None
     tunnel: int
+    ended: asyncio.Future[None]
     is_used: bool = False
+    outlives: bool = False
     tunnel_target: int | None = None  # the port of this machine's loopback address, for forwarded connections
 
 
@@ -48,6 +66,9 @@ class Roster:
         tasks: forward the agents' connections to the rendezvous.
         proof_seconds: how soon TCP keepalive detects the end of an agent that the job does not use.
         margin_seconds: between that time, or the lease, and the end of the connection.
+        is_lasting: the job outlives its launcher.
+
+    restored: the hosts whose agents a former launcher has taken.
     """
 
     def __init__(
@@ -57,11 +78,14 @@ class Roster:
         *,
         proof_seconds: float = WAITING_SECONDS,
         margin_seconds: float = _MARGIN_SECONDS,
+        is_lasting: bool = False,
     ) -> None:
         self._lease_seconds = lease_seconds
         self._tasks = tasks
         self._margin_seconds = margin_seconds
         self._proof_seconds = proof_seconds
+        self._is_lasting = is_lasting
+        self.restored: tuple[Host, ...] = ()
         self._agents: dict[str, _JoinedAgent] = {}
         self._given_up: set[str] = set()  # the hosts whose agents join again
         self._refusal = ""  # why no more agents are needed
@@ -73,6 +97,33 @@ class Roster:
     def hosts(self) -> tuple[Host, ...]:
         """The hosts that have an agent, in the order in which they joined."""
         return tuple(agent.host for agent in self._agents.values())
+
+    def restore(self, hosts: tuple[Host, ...], tunnels: Mapping[str, int], target: int) -> None:
+        """Have the agents that a former launcher has taken.
+
+        Args:
+            hosts: their hosts.
+            tunnels: by host, the port of its loopback address that leads to the rendezvous, where it needs one.
+            target: the port of the rendezvous at this machine's loopback address.
+        """
+        self.restored = hosts
+        for host in hosts:
+            ended = asyncio.get_running_loop().create_future()
+            agent = _JoinedAgent(host, None, tunnels.get(host.name, 0), ended, is_used=True, outlives=True)
+            if agent.tunnel:
+                agent.tunnel_target = target
+            self._agents[host.name] = agent
+        self._note_change()
+
+    def note_begun(self, host: str) -> None:
+        """The agent of this host serves the job from now on."""
+        if host in self._agents:
+            self._agents[host].outlives = self._is_lasting
+
+    def drop(self, host: str) -> None:
+        """The job has lost or left this host; an agent that needs its connection stays until that has ended."""
+        if host in self._agents and self._agents[host].outlives:
+            self._remove(host)
 
     async def other_than(self, known: tuple[Host, ...]) -> tuple[Host, ...]:
         """Wait until the hosts of the roster differ from the given ones; returns the new hosts."""
@@ -93,17 +144,16 @@ class Roster:
 
         while not self._refusal and (former := self._agents.get(join.host)) is not None:
             limit_seconds = self._limit(former)
-            ends = {former.channel.closed, channel.closed}
+            ends = {former.ended, channel.closed}
             await asyncio.wait(ends, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
             if channel.closed.done():
                 return AgentAdmitted(Admission.REFUSED, "it has closed its connection.")
-            if not former.channel.closed.done():
+            if not former.ended.done():
                 return AgentAdmitted(
                     Admission.REFUSED,
                     f"the host {join.host!r} has an agent, which answers: end that one, or give this one another name "
                     "(--name).",
                 )
-            await asyncio.sleep(0)
 
         if self._refusal and join.host in self._given_up:
             channel.closed.add_done_callback(lambda _: self._note_return(join.host))
@@ -115,7 +165,8 @@ class Roster:
 
         channel.keep_alive(self._proof_seconds)
         self._given_up.discard(join.host)
-        self._agents[join.host] = _JoinedAgent(Host(join.host, join.slots), channel, join.tunnel)
+        ended = asyncio.get_running_loop().create_future()
+        self._agents[join.host] = _JoinedAgent(Host(join.host, join.slots), channel, join.tunnel, ended)
         channel.closed.add_done_callback(lambda _: self._forget(join.host, channel))
         self._note_change()
         return AgentAdmitted(Admission.ACCEPTED)
@@ -129,6 +180,8 @@ class Roster:
             LaunchError: it has gone, or is used already.
         """
         agent = self._find(host)
+        if agent.channel is None:
+            raise _AgentGoneError(host)
         agent.is_used = True
         agent.channel.keep_alive(max(launcher_timeout_seconds, self._proof_seconds))
         return agent.channel
@@ -167,7 +220,8 @@ class Roster:
             async with asyncio.timeout(_RELEASE_SECONDS):
                 while self._given_up:
                     await self._changed.wait()
-        leaving = [agent.channel for name, agent in self._agents.items() if not agent.is_used and name not in keep]
+        unused = (agent for name, agent in self._agents.items() if not agent.is_used and name not in keep)
+        leaving = [agent.channel for agent in unused if agent.channel is not None]
         for channel in leaving:
             channel.transport.write(codec.encode_order(Release(self._exit_code or 0)))
         if leaving:
@@ -192,14 +246,17 @@ class Roster:
     def _find(self, host: str, *, also_used: bool = False) -> _JoinedAgent:
         agent = self._agents.get(host)
         if agent is None or (agent.is_used and not also_used):
-            raise LaunchError(f"the agent of the host {host!r} has gone: start it again there.")
+            raise _AgentGoneError(host)
         return agent
 
     def _forget(self, host: str, channel: Channel) -> None:
         agent = self._agents.get(host)
-        if agent is not None and agent.channel is channel:
-            del self._agents[host]
-            self._note_change()
+        if agent is not None and agent.channel is channel and not agent.outlives:
+            self._remove(host)
+
+    def _remove(self, host: str) -> None:
+        self._agents.pop(host).ended.set_result(None)
+        self._note_change()
 
     def _note_return(self, host: str) -> None:
         """A given up agent has its answer."""
@@ -238,6 +295,8 @@ class JoinedTransport(StreamTransport):
     def send(self, order: Order) -> None:
         """Send an order; see `Transport`."""
         super().send(order)
+        if isinstance(order, Begin):
+            self._roster.note_begun(self.host)
         if isinstance(order, Begin | Release):
             self._joins_again = False
 

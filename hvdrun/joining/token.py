@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hvdrun.errors import UsageError
-from hvdrun.startup.paths import exists, is_folder, open_regular
+from hvdrun.startup.paths import exists, is_file, is_folder, open_regular
 from rendezvous.server.authority import Authority
 
 KEY_SUFFIX = ".key"
@@ -82,9 +82,7 @@ class Token:
         try:
             with open_regular(path) as file:
                 mode = os.fstat(file.fileno()).st_mode
-                found = json.loads(file.read(MAX_TOKEN_BYTES))
-            expires = datetime.fromisoformat(found["expires"])
-            token = cls(found["authority"].encode(), bytes.fromhex(found["secret"]), expires.astimezone(UTC))
+                token = cls.decode(file.read(MAX_TOKEN_BYTES))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -93,6 +91,17 @@ class Token:
             raise TokenFileError(path, "is not a token", "create one with `hvdrun token FILE`") from error
         refuse_open(path, mode)
         return token
+
+    @classmethod
+    def decode(cls, text: bytes) -> Self:
+        """The token that `encode` has written.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: it is none.
+        """
+        found = json.loads(text)
+        expires = datetime.fromisoformat(found["expires"])
+        return cls(found["authority"].encode(), bytes.fromhex(found["secret"]), expires.astimezone(UTC))
 
     def has_expired(self) -> bool:
         """Whether the launcher refuses new agents with it."""
@@ -170,6 +179,22 @@ class Keys:
     token: Token
     authority: Authority
     path: Path
+
+    def encode(self) -> bytes:
+        """For the next launcher of the job, which may find no file."""
+        found = {
+            "token": self.token.encode().decode(),
+            "key": self.authority.key.decode(),
+            "path": os.fspath(self.path),
+        }
+        return json.dumps(found).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Self:
+        """The keys that `encode` has written."""
+        found = json.loads(text)
+        authority = Authority(_AUTHORITY_NAME, found["key"].encode())
+        return cls(Token.decode(found["token"].encode()), authority, Path(found["path"]))
 
 
 def create_files(path: Path, lifetime_seconds: float = DEFAULT_LIFETIME_SECONDS) -> Keys:
@@ -258,13 +283,36 @@ def open_keys(path: Path | None, directory: Path, name: str) -> Iterator[Keys]:
     _remove_orphans(directory)
     keys = _create(directory / _JOB_NAME.format(name), DEFAULT_LIFETIME_SECONDS)
     write_secret(keys.path, keys.token.encode())
+    with _hold(keys.path):
+        yield keys
+
+
+@contextmanager
+def reopen_keys(keys: Keys, path: Path | None) -> Iterator[Keys]:
+    """The keys of a job whose former launcher was killed; a token of this job alone has its file again.
+
+    path: the value of --token-file, which may be used up.
+    """
+    if path is None:
+        with suppress(TokenFileError):  # then agents that come later need a copy
+            write_secret(keys.path, keys.token.encode())
+        if is_file(keys.path):
+            with _hold(keys.path):
+                yield keys
+            return
+    yield keys
+
+
+@contextmanager
+def _hold(path: Path) -> Iterator[None]:
+    """Keep the token of one job from others, which would remove it as an orphan; remove it in the end."""
     try:
-        with keys.path.open("rb") as file:
+        with path.open("rb") as file:
             with suppress(OSError):  # a file system without locks: nobody can lock it as an orphan either
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            yield keys
+            yield
     finally:
-        keys.path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def _load_or_create(path: Path) -> Keys:

@@ -120,6 +120,7 @@ class PlayedTunnel(LastingTunnel):
 
     def keep(self, port: int, remote: int, fail: Callable[[BaseException], None]) -> None:
         """See `LastingTunnel`."""
+        del fail
         self.kept.append((port, remote))
 
 

@@ -5,7 +5,8 @@ import pytest
 from tests.lab.plan import HostPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.hosts.roles import find_workers, kill
-from tests.system.hosts.test_detached_jobs import detach
+from tests.system.hosts.test_detached_jobs import TRAINS, detach
+from tests.system.launcher import Running
 from tests.waiting import wait_until
 
 TAKEN_OVER = "another one goes on"
@@ -48,3 +49,46 @@ def test_agents_behind_the_tunnel_of_ssh_find_a_server_that_was_started_again(bu
     assert "lost" not in said
     assert not cluster.settle(with_sshd=False)
     cluster.end_sessions()
+
+
+PORT = 29400
+SECONDS = 60.0
+
+
+def start_joined(cluster: Cluster, script: str, *options: str) -> tuple[Running, list[str]]:
+    """A detached job on host1 and host2, whose agents reach one port alone; the words of an agent's command.
+
+    Each host has a copy of the token, which is gone when the job trains, and has expired.
+    """
+    cluster.lab.launcher.network.close_door(but=PORT)
+    cluster.write("train.py", script)
+    place = f"{cluster.lab.launcher.network.address()}:{PORT}"
+    token = cluster.directory / "job.token"
+    words = ("--detach", "--lease", "4s", "--wait-for-agents", "--bind", place, "--token-file", token)
+    starting = cluster.start(*words, "-np", "2", *options, "python", "train.py")
+    wait_until(token.exists, "the token")
+    return starting, ["hvdrun", "agent", "--join", place, "--token-file", str(token)]
+
+
+def join(cluster: Cluster, host: str, command: list[str]) -> Running:
+    """Start an agent on a host."""
+    return cluster.start_on(cluster[host], command)
+
+
+@pytest.mark.nightly
+def test_agents_that_have_joined_find_a_server_without_a_token_that_is_valid(build: BuildCluster) -> None:
+    cluster = build(2)
+    starting, command = start_joined(cluster, TRAINS)
+    agents = [join(cluster, name, command) for name in ("host1", "host2")]
+    started = starting.wait()
+    assert started.returncode == 0, started.stderr
+    wait_until(lambda: (cluster.directory / "half.0").exists() and (cluster.directory / "half.1").exists())
+    for path in cluster.directory.glob("job.token*"):
+        path.unlink()
+    for _ in range(2):
+        kill_server(cluster)
+    code, output, said = wait_end(cluster, started.stdout.strip())
+    assert (code, output.count("step ")) == (5, 40), said
+    assert said.count(TAKEN_OVER) == 2
+    assert "lost" not in said
+    assert [agent.wait().returncode for agent in agents] == [5, 5]

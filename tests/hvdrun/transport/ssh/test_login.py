@@ -1,5 +1,6 @@
 """Logging in to real OpenSSH servers: which of the user's keys are tried, and which of the hosts' are trusted."""
 
+import asyncio
 import os
 import re
 from dataclasses import replace
@@ -7,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.processes.background import in_thread
 from hvdrun.transport.ssh.dial import dial
 from hvdrun.transport.ssh.ssh_errors import (
     AuthenticationFailedError,
@@ -27,7 +27,6 @@ from tests.hvdrun.transport.ssh.servers import (
     read_public,
     serving,
 )
-from tests.waiting import in_loop
 
 pytestmark = needs_sshd
 
@@ -58,24 +57,23 @@ def test_the_ssh_agent_s_keys_are_used(home: Home, server: SshServer, ssh_agent:
     reach(home.target(server))
 
 
-@in_loop
-async def test_the_key_of_a_login_is_lost_with_the_ssh_agent_unless_a_file_has_it(
+def test_the_key_of_a_login_is_lost_with_the_ssh_agent_unless_a_file_has_it(
     home: Home, server: SshServer, ssh_agent: Path, tmp_path: Path
 ) -> None:
-    async def needs_agent() -> bool:
-        connection = await dial(home.target(server), 10.0)
-        await in_thread(connection.close)
+    def needs_agent() -> bool:
+        connection = asyncio.run(dial(home.target(server), 10.0))
+        connection.close()
         return connection.needs_ssh_agent
 
     assert ssh_agent.exists()
-    assert not await needs_agent()
+    assert not needs_agent()
     kept = tmp_path / "kept"
     kept.write_bytes(home.key.read_bytes())
     kept.chmod(0o600)
     hold(home.key)
-    assert await needs_agent()
+    assert needs_agent()
     kept.rename(home.key)
-    assert not await needs_agent()
+    assert not needs_agent()
 
 
 def test_with_identities_only_the_ssh_agent_signs_for_named_keys_alone(
