@@ -1,11 +1,14 @@
 """Agents that reach the launcher by one way alone find a server that was started again."""
 
+from datetime import UTC, datetime
+
 import pytest
 
+from hvdrun.joining.token import Token
 from tests.lab.plan import HostPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.hosts.roles import find_workers, kill
-from tests.system.hosts.test_detached_jobs import TRAINS, detach
+from tests.system.hosts.test_detached_jobs import ELASTIC, TRAINS, detach, find_running
 from tests.system.launcher import Running
 from tests.waiting import wait_until
 
@@ -52,21 +55,19 @@ def test_agents_behind_the_tunnel_of_ssh_find_a_server_that_was_started_again(bu
 
 
 PORT = 29400
-SECONDS = 60.0
+LIFETIME = "30s"
 
 
 def start_joined(cluster: Cluster, script: str, *options: str) -> tuple[Running, list[str]]:
-    """A detached job on host1 and host2, whose agents reach one port alone; the words of an agent's command.
-
-    Each host has a copy of the token, which is gone when the job trains, and has expired.
-    """
+    """A detached job whose agents reach one port alone; the words of an agent's command."""
     cluster.lab.launcher.network.close_door(but=PORT)
     cluster.write("train.py", script)
     place = f"{cluster.lab.launcher.network.address()}:{PORT}"
     token = cluster.directory / "job.token"
+    made = cluster.start_on(cluster.lab.launcher, ["hvdrun", "token", token, "--lifetime", LIFETIME]).wait()
+    assert made.returncode == 0, made.stderr
     words = ("--detach", "--lease", "4s", "--wait-for-agents", "--bind", place, "--token-file", token)
-    starting = cluster.start(*words, "-np", "2", *options, "python", "train.py")
-    wait_until(token.exists, "the token")
+    starting = cluster.start(*words, *options, "python", "train.py")
     return starting, ["hvdrun", "agent", "--join", place, "--token-file", str(token)]
 
 
@@ -78,13 +79,15 @@ def join(cluster: Cluster, host: str, command: list[str]) -> Running:
 @pytest.mark.nightly
 def test_agents_that_have_joined_find_a_server_without_a_token_that_is_valid(build: BuildCluster) -> None:
     cluster = build(2)
-    starting, command = start_joined(cluster, TRAINS)
+    starting, command = start_joined(cluster, TRAINS, "-np", "2")
     agents = [join(cluster, name, command) for name in ("host1", "host2")]
     started = starting.wait()
     assert started.returncode == 0, started.stderr
     wait_until(lambda: (cluster.directory / "half.0").exists() and (cluster.directory / "half.1").exists())
+    expires = Token.read(cluster.directory / "job.token").expires
     for path in cluster.directory.glob("job.token*"):
         path.unlink()
+    wait_until(lambda: datetime.now(UTC) > expires, "the token to expire")
     for _ in range(2):
         kill_server(cluster)
     code, output, said = wait_end(cluster, started.stdout.strip())
@@ -92,3 +95,22 @@ def test_agents_that_have_joined_find_a_server_without_a_token_that_is_valid(bui
     assert said.count(TAKEN_OVER) == 2
     assert "lost" not in said
     assert [agent.wait().returncode for agent in agents] == [5, 5]
+
+
+@pytest.mark.nightly
+def test_an_agent_joins_a_server_that_was_started_again(build: BuildCluster) -> None:
+    cluster = build(2)
+    starting, command = start_joined(cluster, ELASTIC.replace("sys.exit(5)", ""), "-np", "1", "--min-np", "1", "--max-np", "2")
+    agents = [join(cluster, "host1", command)]
+    wait_until(lambda: len(find_running(cluster, 1)) == 1, "the first to train")
+    started = starting.wait()
+    assert started.returncode == 0, started.stderr
+    kill_server(cluster)
+    agents.append(join(cluster, "host2", command))
+    wait_until(lambda: len(find_running(cluster, 2)) == 2, "both to train")
+    assert find_running(cluster, 2)[0] == find_running(cluster, 1)[0]
+    kill_server(cluster)
+    code, output, said = wait_end(cluster, started.stdout.strip())
+    assert (code, output.count("over ")) == (0, 2), said
+    assert "lost" not in said
+    assert [agent.wait().returncode for agent in agents] == [0, 0]
