@@ -27,7 +27,7 @@ from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.hello import check_version
 from hvdrun.hosts.lasting_transport import LastingTransport
-from hvdrun.hosts.lasting_tunnel import explain_ssh_agent
+from hvdrun.hosts.lasting_tunnel import WHEN_KILLED, explain_ssh_agent
 from hvdrun.hosts.network_plan import NetworkFacts, NetworkPlan, Route
 from hvdrun.hosts.sources import choose_source
 from hvdrun.processes.background import BackgroundTasks
@@ -302,11 +302,13 @@ class Hosts:
         """Say once that an ssh agent that has ended keeps the job from hosts to which it may have to log in again."""
         if not self._spec.display.detach or self._has_warned:
             return
-        again = hosts if self._spec.is_elastic else [host for host in hosts if host in self._plan.facts.tunnelled]
-        found = [host for host in again if self._needs_ssh_agent(host)]
-        if found:
+        tunnelled = self._plan.facts.tunnelled.intersection(hosts)
+        again = hosts if self._spec.is_elastic else sorted(tunnelled)
+        if found := [host for host in again if self._needs_ssh_agent(host)]:
             self._has_warned = True
-            self._console.notice(explain_ssh_agent(found, is_elastic=self._spec.is_elastic), Level.WARNING)
+            whens = ["after the loss of a host"] if self._spec.is_elastic else []
+            whens += [WHEN_KILLED] if tunnelled else []
+            self._console.notice(explain_ssh_agent(found, whens), Level.WARNING)
 
     def _waits(self, host: str) -> bool:
         """The host's agent has started, and has no configuration yet."""

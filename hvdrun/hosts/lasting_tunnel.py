@@ -14,6 +14,7 @@ from hvdrun.processes.background import cancel_and_wait, supervise
 
 _FIRST_PAUSE_SECONDS = 0.5  # sshd may keep the port for a moment
 _PAUSE_GROWTH = 2.0
+WHEN_KILLED = "when its server was killed"
 
 
 class Login(Protocol):
@@ -108,10 +109,13 @@ def explain_lost_tunnel(host: str, failure: LaunchError) -> str:
     return f"the workers on {host} train on until --server-timeout, since hvdrun cannot log in there again: {reason}."
 
 
-def explain_ssh_agent(hosts: Sequence[str], *, is_elastic: bool) -> str:
-    """That the ssh agent alone has the key of these hosts, in one sentence."""
+def explain_ssh_agent(hosts: Sequence[str], whens: Sequence[str]) -> str:
+    """That the ssh agent alone has the key of these hosts, in one sentence.
+
+    whens: when the job logs in there again.
+    """
     named = hosts[0] if len(hosts) == 1 else f"{hosts[0]} and {len(hosts) - 1} more"
-    when = "after a loss, or when its server was killed" if is_elastic else "when its server was killed"
+    when = " and ".join(whens)
     return (
         f"the SSH agent alone has the key of {named}: where it has ended, as with your login, the job cannot log in "
         f"there again {when}; name the file of a key with -i."

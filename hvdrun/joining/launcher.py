@@ -96,6 +96,7 @@ async def run_with_agents(
         else:
             place, kept = _decode(former)
             keys = stack.enter_context(reopen_keys(kept, joining.token_file))
+        shown = place.address
         if keeper is not None:
             place = await in_thread(partial(_reserve, place, keeper))
             keeper.keep_joining(_encode(place, keys))
@@ -107,7 +108,7 @@ async def run_with_agents(
             except OSError as error:
                 raise CannotListenError(place, error.strerror or str(error)) from error
             if former is None:
-                at = Endpoint(find_reachable(place.address), port)
+                at = Endpoint(find_reachable(shown), port)
                 console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
 
             exit_code = CANNOT_LAUNCH

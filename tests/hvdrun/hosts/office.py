@@ -43,7 +43,8 @@ class Office:
         self._server.number_agent = lambda host: self.numbers.get(host, 1)
         self._server.state.outcome = None
         self.config = AgentConfig(spec, "job", Authority("job"), lambda _: None, {})
-        self.hosts = Hosts(spec, self.pool, console, reach=self._reach)
+        self.agent_keys: set[str] = set()  # hosts whose key the ssh agent alone has
+        self.hosts = Hosts(spec, self.pool, console, reach=self._reach, needs_ssh_agent=self.agent_keys.__contains__)
 
     @property
     def begun(self) -> list[str]:

@@ -103,6 +103,21 @@ async def test_the_agent_of_a_former_launcher_is_reached_by_its_stream_and_is_no
         await stream.receive(1, [], is_last=True)
 
 
+@pytest.mark.parametrize(("detaches", "has_key"), [(True, False), (False, True), (True, True)])
+@in_loop
+async def test_a_key_that_an_ssh_agent_has_alone_is_said_once_in_a_job_that_outlives_it(
+    spec: JobSpec, *, detaches: bool, has_key: bool
+) -> None:
+    async with opened(with_fields(spec, display=replace(spec.display, detach=detaches))) as office:
+        if has_key:
+            office.agent_keys.update(("localhost", "127.0.0.1"))
+        for host in ("localhost", "127.0.0.1"):
+            await office.bring_in(host)
+        said = [each for each in office.said if "the SSH agent alone has the key of localhost: " in each]
+        assert len(said) == (detaches and has_key)
+        assert all("log in there again after the loss of a host; " in each for each in said)
+
+
 @in_loop
 async def test_the_agent_of_a_dismissed_host_is_released(spec: JobSpec) -> None:
     async with opened(spec) as office:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from hvdrun.errors import LaunchError
-from hvdrun.hosts.lasting_tunnel import LastingTunnel, explain_ssh_agent
+from hvdrun.hosts.lasting_tunnel import WHEN_KILLED, LastingTunnel, explain_ssh_agent
 from tests.waiting import happen, in_loop
 
 
@@ -102,4 +102,6 @@ async def test_a_tunnel_that_was_closed_is_not_opened_again() -> None:
 
 @pytest.mark.parametrize(("hosts", "named"), [(["host1"], "host1"), (["host1", "host2", "host3"], "host1 and 2 more")])
 def test_an_ssh_agent_that_alone_has_the_key_is_named_with_its_hosts(hosts: list[str], named: str) -> None:
-    assert explain_ssh_agent(hosts, is_elastic=False).startswith(f"the SSH agent alone has the key of {named}: ")
+    said = explain_ssh_agent(hosts, ["after a loss", WHEN_KILLED])
+    assert said.startswith(f"the SSH agent alone has the key of {named}: ")
+    assert "cannot log in there again after a loss and when its server was killed; " in said

@@ -85,6 +85,7 @@ async def test_the_next_server_finds_what_the_former_one_has_kept(servers: dict[
     history = History()
     secret, key = first.secret, first.keep_authority(lambda: b"key")
     first.keep_network(b"facts")
+    first.keep_joining(b"keys")
     first.keep_history(history, None)
     await first.journal.write(STATE)
     await first.journal.close()
@@ -93,6 +94,7 @@ async def test_the_next_server_finds_what_the_former_one_has_kept(servers: dict[
     assert second is not None
     assert second.state is not None
     assert (second.secret, second.keep_authority(lambda: b"another"), second.network) == (secret, key, b"facts")
+    assert second.joining == b"keys"
     assert isinstance(second.read_history()[0], History)
     assert second.journal.term == 2
     assert 0 <= second.age_seconds < 60

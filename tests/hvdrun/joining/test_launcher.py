@@ -18,6 +18,7 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.remote import Joining
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.core.outcome import Outcome
+from rendezvous.errors import ListenError
 from tests.hvdrun.joining.test_description import read
 from tests.hvdrun.joining.test_listener import started
 from tests.waiting import LIMIT_SECONDS, happen, in_loop
@@ -45,12 +46,32 @@ async def wait(roster: Roster) -> Outcome:
     raise AssertionError(roster)
 
 
-def receive(console: Console, folder: Path, *words: str, bind: str = LOOPBACK) -> asyncio.Task[Outcome]:
+class Kept:
+    """What a launcher leaves to the next one."""
+
+    def __init__(self) -> None:
+        self.joining: bytes | None = None
+        self.ports: list[tuple[str, int]] = []
+
+    def keep_joining(self, facts: bytes) -> None:
+        """See `Keeper`."""
+        self.joining = facts
+
+    def reserve(self, address: str, number: int = 0) -> int:
+        """See `Keeper`."""
+        with socket.create_server((address, number)) as found:
+            self.ports.append(found.getsockname())
+        return self.ports[-1][1]
+
+
+def receive(
+    console: Console, folder: Path, *words: str, bind: str = LOOPBACK, keeper: Kept | None = None
+) -> asyncio.Task[Outcome]:
     """Wait for agents; the token is in `folder`."""
     spec = read("-np", "1", "--wait-for-agents", "--bind", bind, "--token-file", str(folder / "token"), *words)
     assert isinstance(spec.remote.joining, Joining)
     return asyncio.create_task(
-        launcher.run_with_agents(spec, spec.remote.joining, cast(hvdrun.console.Console, console), wait)
+        launcher.run_with_agents(spec, spec.remote.joining, cast(hvdrun.console.Console, console), wait, keeper)
     )
 
 
@@ -72,6 +93,34 @@ async def test_a_fault_of_the_listener_ends_the_job(
         with pytest.raises(ZeroDivisionError) as caught:
             await receiving
     assert caught.value is fault
+
+
+@in_loop
+async def test_the_next_launcher_listens_at_the_same_place_with_the_same_token(tmp_path: Path) -> None:
+    console, later, kept = Console(), Console(), Kept()
+    receiving = receive(console, tmp_path, bind="localhost:0", keeper=kept)
+    await happen(lambda: bool(console.said))
+    receiving.cancel()
+    await asyncio.wait({receiving})
+    (tmp_path / "token").rename(tmp_path / "copy")  # that of an agent; the launcher's own is used up
+    receiving = receive(later, tmp_path, bind="localhost:0", keeper=kept)
+    await happen(lambda: len(kept.ports) == 2)
+    async with started(Endpoint(LOOPBACK, kept.ports[0][1]), tmp_path / "copy") as agent:
+        await happen(lambda: any("joined the job" in each for each in agent.said))
+        receiving.cancel()
+        await asyncio.wait({receiving})
+    assert kept.ports[0] == kept.ports[1]
+    assert later.said == []
+
+
+@in_loop
+async def test_a_port_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
+    class Full(Kept):
+        def reserve(self, address: str, number: int = 0) -> int:
+            raise ListenError(f"{address}:{number}", "Address already in use")
+
+    with pytest.raises(launcher.CannotListenError, match="Address already in use; name another place with --bind"):
+        await receive(Console(), tmp_path, keeper=Full())
 
 
 @pytest.mark.parametrize("name", ["node1", "localhost"], ids=["the place is chosen", "it listens"])
@@ -146,6 +195,15 @@ async def test_a_static_job_keeps_the_first_hosts_that_have_its_slots() -> None:
     assert used[-1].remote.hosts == roster.kept == {"n10"}
     assert roster.refusal == launcher.FULL
     assert said == ["agents: n10 (4 slots); 4 slots."]
+
+
+@in_loop
+async def test_a_static_job_has_the_hosts_of_its_former_launcher_at_once() -> None:
+    roster, said, used = PlayedRoster(), list[str](), list[JobSpec]()
+    roster.present = roster.restored = (N1, N2)
+    await JoinedHosts(read("-np", "3", "--wait-for-agents"), roster, said.append).run(used.append)
+    assert [each.workers.hosts for each in used] == [(N1, N2)]
+    assert (said, roster.refusal) == ([], launcher.FULL)
 
 
 @in_loop

@@ -13,16 +13,18 @@ import pytest
 from hvdrun.errors import LaunchError
 from hvdrun.joining import joining_agent as agent_module
 from hvdrun.joining import listener as listener_module
-from hvdrun.joining.channel import Channel
+from hvdrun.joining.channel import Channel, dial, make_client_context
 from hvdrun.joining.joining_agent import JoiningAgent, JoinOptions, JoinRefusedError, WrongLauncherError
 from hvdrun.joining.listener import JoinListener
 from hvdrun.joining.roster import JoinedTransport, Roster
 from hvdrun.joining.token import Keys, create_files, find_expiry
 from hvdrun.processes.background import BackgroundTasks
+from hvdrun.version import __version__
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.server import authority as authority_module
 from rendezvous.server.file_limit import count_connections
-from rendezvous.wire.orders import AgentAdmitted, AgentJoin, Hello, Release
+from rendezvous.wire import codec
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Hello, Release
 from tests.ports import reserve_port
 from tests.waiting import happen, in_loop
 
@@ -236,9 +238,67 @@ async def test_an_agent_reaches_the_rendezvous_through_the_launcher(tmp_path: Pa
             writer.write(b"hello")
             assert await reader.readexactly(11) == b"hello heard"
             writer.close()
+            path.unlink()  # used up: the agent has it
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            writer.write(b"later")
+            assert await reader.readexactly(11) == b"later heard"
+            writer.close()
         await happen(lambda: not launcher.roster.hosts)
         with pytest.raises(LaunchError, match="the agent of the host 'a' has gone"):
             await transport.tunnel(1)
+
+
+@in_loop
+async def test_the_agents_of_a_former_launcher_have_their_names_and_their_way(tmp_path: Path) -> None:
+    path, said = tmp_path / "job.token", list[bytes]()
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said.append(await reader.read(1))
+        writer.transport.abort()
+
+    async with await asyncio.start_server(note, LOOPBACK, 0) as inside, opened(path) as launcher:
+        roster = launcher.roster
+        roster.restore((Host("a", 2), Host("b", 1)), {"a": 4711}, inside.sockets[0].getsockname()[1])
+        assert roster.restored == roster.hosts == (Host("a", 2), Host("b", 1))
+        for host, admission in (("a", Admission.ACCEPTED), ("b", Admission.REFUSED)):
+            channel = await dial(LOOPBACK, launcher.place.port, make_client_context(launcher.keys.token.authority))
+            call = AgentJoin(__version__, launcher.keys.token.secret, host, 0, 0)
+            channel.transport.write(codec.encode_frame(call))
+            assert codec.decode_frame(AgentAdmitted, await channel.read_frame()).admission is admission
+            channel.transport.write(b"x")
+            await channel.closed if admission is Admission.REFUSED else await happen(lambda: said == [b"x"])
+        with pytest.raises(LaunchError, match="has gone"):
+            roster.take("a", PATIENCE_SECONDS)
+        async with started(launcher.place, path, "b") as refused:
+            with pytest.raises(JoinRefusedError, match="the host 'b' has an agent, which answers"):
+                await refused.end()
+        roster._proof_seconds = 100.0
+        async with started(launcher.place, path, "b", slots=3):
+            await happen(lambda: len(launcher.received) == 4)
+            roster.drop("b")  # the job has lost it
+            await happen(lambda: roster.hosts == (Host("a", 2), Host("b", 3)))
+
+
+@pytest.mark.parametrize("is_lasting", [False, True])
+@in_loop
+async def test_an_agent_that_serves_a_lasting_job_stays_until_the_job_has_lost_it(
+    tmp_path: Path, *, is_lasting: bool
+) -> None:
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher:
+        roster = launcher.roster
+        roster._is_lasting = is_lasting
+        async with started(launcher.place, path):
+            await roster.other_than(())
+            roster.drop("a")  # not yet: its connection is its life
+            transport = take(launcher)
+            await transport.open()
+            roster.note_begun("a")
+            await transport.kill()
+            await transport.wait()
+            await happen(lambda: roster.hosts == ((Host("a", 2),) if is_lasting else ()))
+            roster.drop("a")
+            assert "a" not in {host.name for host in roster.hosts} or not is_lasting
 
 
 @in_loop

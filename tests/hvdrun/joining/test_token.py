@@ -5,12 +5,13 @@ import os
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hvdrun.joining import token as token_module
-from hvdrun.joining.token import Token, TokenFileError, create_files, load_files, name_key, open_keys
+from hvdrun.joining.token import Keys, Token, TokenFileError, create_files, load_files, name_key, open_keys, reopen_keys
 
 
 def read_mode(path: Path) -> int:
@@ -58,6 +59,21 @@ def test_a_token_file_that_hvdrun_made_is_removed_with_the_job(tmp_path: Path) -
         with open_keys(None, tmp_path, "5678abcd"):  # another job, which finds the first one's
             assert keys.path.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_launcher_of_a_job_has_its_keys_without_a_file(tmp_path: Path) -> None:
+    with open_keys(None, tmp_path, "1234abcd") as keys:
+        kept = keys.encode()
+    former = Keys.decode(kept)
+    assert (former.token, former.path, former.authority.key) == (keys.token, keys.path, keys.authority.key)
+    with reopen_keys(former, None) as again:
+        assert Token.read(keys.path) == again.token
+        assert read_mode(keys.path) == 0o600
+    assert list(tmp_path.iterdir()) == []
+    with reopen_keys(former, keys.path):  # the user's own, who has removed it
+        assert list(tmp_path.iterdir()) == []
+    with reopen_keys(replace(former, path=tmp_path / "no" / "job.token"), None) as again:
+        assert again.token == keys.token
 
 
 def test_the_next_job_removes_the_token_of_one_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

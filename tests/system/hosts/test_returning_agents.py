@@ -100,7 +100,9 @@ def test_agents_that_have_joined_find_a_server_without_a_token_that_is_valid(bui
 @pytest.mark.nightly
 def test_an_agent_joins_a_server_that_was_started_again(build: BuildCluster) -> None:
     cluster = build(2)
-    starting, command = start_joined(cluster, ELASTIC.replace("sys.exit(5)", ""), "-np", "1", "--min-np", "1", "--max-np", "2")
+    starting, command = start_joined(
+        cluster, ELASTIC.replace("sys.exit(5)", ""), "-np", "1", "--min-np", "1", "--max-np", "2"
+    )
     agents = [join(cluster, "host1", command)]
     wait_until(lambda: len(find_running(cluster, 1)) == 1, "the first to train")
     started = starting.wait()
