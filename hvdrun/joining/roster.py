@@ -33,13 +33,6 @@ _MARGIN_SECONDS = 5.0
 _COUNTED_ON = "the job counts on another agent with the name {!r}: start this one again when the job has ended."
 
 
-class _AgentGoneError(LaunchError):
-    """An agent that has joined has gone."""
-
-    def __init__(self, host: str) -> None:
-        super().__init__(f"the agent of the host {host!r} has gone: start it again there.")
-
-
 @dataclass(slots=True)
 class _JoinedAgent:
     """One agent; used once the job has taken it. For `tunnel` see `AgentJoin`.
@@ -181,7 +174,7 @@ class Roster:
         """
         agent = self._find(host)
         if agent.channel is None:
-            raise _AgentGoneError(host)
+            raise _explain_gone(host)
         agent.is_used = True
         agent.channel.keep_alive(max(launcher_timeout_seconds, self._proof_seconds))
         return agent.channel
@@ -246,7 +239,7 @@ class Roster:
     def _find(self, host: str, *, also_used: bool = False) -> _JoinedAgent:
         agent = self._agents.get(host)
         if agent is None or (agent.is_used and not also_used):
-            raise _AgentGoneError(host)
+            raise _explain_gone(host)
         return agent
 
     def _forget(self, host: str, channel: Channel) -> None:
@@ -266,6 +259,10 @@ class Roster:
     def _note_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _explain_gone(host: str) -> LaunchError:
+    return LaunchError(f"the agent of the host {host!r} has gone: start it again there.")
 
 
 _CLOSE_SECONDS = 5.0  # for what was sent to leave

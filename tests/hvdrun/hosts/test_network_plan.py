@@ -3,6 +3,7 @@
 Their agents report what the test's network lets them prove.
 """
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -129,6 +130,11 @@ async def test_a_host_that_does_not_reach_the_launcher_uses_its_ssh_connection()
     assert isinstance(routes["a"], Route)
     assert routes["a"].server.address != LOOPBACK
     assert agents["b"].tunnelled == [1]
+    facts = site.plan.facts
+    assert NetworkFacts.decode(facts.encode()) == facts
+    assert facts.tunnelled == {"b"}
+    site.plan.forget("b")
+    assert site.plan.facts.tunnelled == frozenset()
     assert "; it reaches the rendezvous through its ssh connection" in " ".join(site.said)
 
 
@@ -287,6 +293,12 @@ async def test_another_server_of_the_job_listens_where_the_former_one_did_and_ke
     await plan.open(cast("Server", doors), facts)
     assert plan.facts == facts
     assert doors.opened == [*facts.ports]
+
+
+def test_the_facts_of_a_server_that_kept_no_tunnels_are_read() -> None:
+    text = json.dumps({"routes": {"a": ["192.0.2.1", "eth0", "127.0.0.1", 7]}, "ports": {}, "is_inside": False})
+    facts = NetworkFacts.decode(text.encode())
+    assert facts == NetworkFacts({"a": Route("192.0.2.1", "eth0", Endpoint(LOOPBACK, 7))}, {}, is_inside=False)
 
 
 @in_loop

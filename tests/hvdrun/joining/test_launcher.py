@@ -198,7 +198,7 @@ async def test_a_static_job_keeps_the_first_hosts_that_have_its_slots() -> None:
 
 
 @in_loop
-async def test_a_static_job_has_the_hosts_of_its_former_launcher_at_once() -> None:
+async def test_a_static_job_begins_with_the_hosts_of_its_former_launcher() -> None:
     roster, said, used = PlayedRoster(), list[str](), list[JobSpec]()
     roster.present = roster.restored = (N1, N2)
     await JoinedHosts(read("-np", "3", "--wait-for-agents"), roster, said.append).run(used.append)

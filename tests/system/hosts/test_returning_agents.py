@@ -12,6 +12,8 @@ from tests.system.hosts.test_detached_jobs import ELASTIC, TRAINS, detach, find_
 from tests.system.launcher import Running
 from tests.waiting import wait_until
 
+PORT = 29400
+LIFETIME = "30s"
 TAKEN_OVER = "another one goes on"
 BEHIND_A_FIREWALL = HostPlan("launcher", is_closed=True, sshd=None)
 
@@ -45,6 +47,8 @@ def test_agents_behind_the_tunnel_of_ssh_find_a_server_that_was_started_again(bu
     workers = {host.name: [process.pid for process in find_workers(host, "train.py")] for host in cluster.lab}
     for _ in range(2):
         kill_server(cluster)
+    for host in cluster.lab:
+        host.sshd.kill_sessions()
     assert workers == {host.name: [process.pid for process in find_workers(host, "train.py")] for host in cluster.lab}
     code, output, said = wait_end(cluster, job)
     assert (code, output.count("step ")) == (5, 40)
@@ -54,8 +58,32 @@ def test_agents_behind_the_tunnel_of_ssh_find_a_server_that_was_started_again(bu
     cluster.end_sessions()
 
 
-PORT = 29400
-LIFETIME = "30s"
+@pytest.mark.nightly
+def test_a_key_that_an_ssh_agent_has_alone_is_said_at_the_start(build: BuildCluster) -> None:
+    cluster = build(2, launcher=BEHIND_A_FIREWALL)
+    launcher = cluster.lab.launcher
+    key, place = launcher.home / ".ssh" / "id_ed25519", launcher.home / "agent"
+    environment = {"SSH_AUTH_SOCK": str(place)}
+    agent = cluster.start_on(launcher, ["ssh-agent", "-D", "-a", place])
+    wait_until(place.exists, "the ssh agent")
+    assert cluster.start_on(launcher, ["ssh-add", key], environment=environment).wait().returncode == 0
+    key.unlink()
+    cluster.write("train.py", TRAINS)
+    words = ("--detach", "--lease", "3s", "--server-timeout", "3s", "-np", "2", "-H", "host1:1,host2:1")
+    started = cluster(*words, "python", "train.py", environment=environment)
+    assert started.stderr.startswith("hvdrun: the SSH agent alone has the key of host1 and 1 more: ")
+    wait_until(lambda: (cluster.directory / "half.0").exists() and (cluster.directory / "half.1").exists())
+    agent.close()
+    kill_server(cluster)
+    ended = cluster.start_on(launcher, ["hvdrun", "wait", started.stdout.strip()]).wait()
+    assert ended.returncode == 75
+    for name in ("host1", "host2"):
+        assert f"the workers on {name} train on until --server-timeout, since hvdrun cannot log in " in read_log(
+            cluster
+        )
+    cluster.write("go", "")
+    wait_until(lambda: all((cluster.directory / f"end.{rank}").exists() for rank in range(2)), "both to train on")
+    assert not cluster.settle()
 
 
 def start_joined(cluster: Cluster, script: str, *options: str) -> tuple[Running, list[str]]:
