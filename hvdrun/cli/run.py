@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 LAST_WORDS_SECONDS = 5.0  # to write the output that is left after a launch that raised
+_SSH_AGENT = b"SSH_AUTH_SOCK"
 
 Launch = Callable[[JobSpec, "Console"], int]  # runs a job and returns its exit code
 
@@ -115,8 +116,10 @@ def resume_detached(folder: "JobFolder", kept: bytes) -> int:
     from hvdrun.jobs.detach import resume  # noqa: PLC0415 - few jobs are resumed
 
     prepared, environment = pickle.loads(kept)  # noqa: S301 - the file is this user's alone
+    # The ssh agent of the login that has started the job may have ended.
+    present = {name: value for name, value in os.environb.items() if name == _SSH_AGENT}
     os.environb.clear()
-    os.environb.update(environment)
+    os.environb.update({**environment, **present})
     return resume(folder, partial(_work, prepared, None))
 
 

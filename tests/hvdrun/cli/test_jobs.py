@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.cli.program import main
+from hvdrun.cli.run import resume_detached
 from hvdrun.jobs import known, places
 from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.log import frame, name_log
@@ -296,3 +298,16 @@ def test_rm_removes_what_has_ended_alone(place: Path, running: JobFolder, capsys
 def test_each_program_has_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     assert f"Usage: hvdrun {name} [OPTIONS]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("present", "expected"), [("/run/later", "/run/later"), (None, "/run/first")])
+def test_resume_has_the_environment_of_the_job_and_the_ssh_agent_of_its_own_login(
+    present: str | None, expected: str, monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    monkeypatch.setattr(os, "environb", found := {b"LATER": b"1"})
+    if present is not None:
+        found[b"SSH_AUTH_SOCK"] = present.encode()
+    monkeypatch.setattr("hvdrun.jobs.detach.resume", lambda *_: 7)
+    kept = pickle.dumps((None, {b"FIRST": b"1", b"SSH_AUTH_SOCK": b"/run/first"}))
+    assert resume_detached(JobFolder(place / "feed"), kept) == 7
+    assert found == {b"FIRST": b"1", b"SSH_AUTH_SOCK": expected.encode()}
