@@ -92,8 +92,8 @@ def detach(record: JobRecord, work: Work, environment: Mapping[str, str]) -> int
         folder.remove()
         raise FolderRefusedError(folder.path, f"cannot be written ({error.strerror})") from error
     code = _start(folder, work)
-    if code:
-        remove(places, folder)  # all of it was shown
+    if code and not folder.has_journal:
+        remove(places, folder)  # all of it was shown; one that was killed is resumed
     return code
 
 
@@ -133,11 +133,10 @@ def _run(folder: JobFolder, start: int, work: Work, first: int) -> NoReturn:
         return _serve(folder, start, work, life)
 
     def settle() -> None:
-        """Leave the terminal, and what waits for the start, to the server; and have its code for the next one."""
+        """Leave the terminal to the server; and have its code for the next one, which also notes the start."""
         for descriptor in _STREAMS:
             os.dup2(nowhere, descriptor)
         os.close(nowhere)
-        os.close(start)
         load_all()
 
     def note_crashes(servers: int, number: int) -> None:
@@ -173,8 +172,6 @@ def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
             os.close(start)
             start = -1
 
-    if life.killed_by:
-        start = -1  # whoever waited has seen the end of the server before
     try:
         if life.number > 1:
             remove_unacknowledged(folder.path)

@@ -95,6 +95,36 @@ def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher,
     check_end(hvdrun, job, code)
 
 
+JOINS_LATE = """
+import os, time
+import worker_runtime.torch as hvd
+open("begun." + os.environ["RANK"], "w")
+while not os.path.exists("join"):
+    time.sleep(0.02)
+hvd.init()
+while not os.path.exists("go"):
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["before the first worker", "before a worker has joined"])
+def test_a_job_whose_first_server_is_killed_is_started_by_the_next_one(hvdrun: Launcher, *, begins: bool) -> None:
+    hvdrun.write("late.py", JOINS_LATE)
+    starting = hvdrun.start("--detach", "-np", "2", "python", "late.py")
+    wait_until(lambda: find_server(hvdrun) is not None)
+    if begins:
+        wait_until(lambda: len(list(hvdrun.directory.glob("begun.*"))) == 2, "both to run")
+    kill_server(hvdrun)
+    if not begins:
+        wait_until(lambda: len(list(hvdrun.directory.glob("begun.*"))) == 2, "both to run")
+        hvdrun.write("join", "")
+    started = starting.wait()
+    assert (started.returncode, started.stdout) == (0, f"{find_job(hvdrun)}\n"), started
+    hvdrun.write("join", "")
+    hvdrun.write("go", "")
+    assert ask(hvdrun, "wait", "last").returncode == 0
+
+
 def test_a_job_whose_workers_have_ended_meanwhile_is_resumed_to_its_end(hvdrun: Launcher) -> None:
     job = start(hvdrun)
     kill_all(hvdrun)
