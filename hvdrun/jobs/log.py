@@ -4,7 +4,8 @@ Each line has the time, the stream, F or P, and the text: `2026-01-31T03:44:51.5
 text that does not end its line. So the bytes are kept as they are. What other code of the process has written there, as
 a traceback, has no such beginning, and counts as standard error.
 
-The files are `log.1`, `log.2` and so on. When one has LOG_BYTES the next one begins, and only the last KEPT_LOGS stay.
+The files are `log.1`, `log.2` and so on. When one has LOG_BYTES the next one begins, and so it does with another server
+of the job. The newest ones stay: KEPT_LOGS of that size, or more that are smaller.
 """
 
 import os
@@ -67,7 +68,7 @@ def read_line(line: bytes) -> Piece:
 def is_of_worker(line: bytes) -> bool:
     """A line of the log that a worker has written, and not hvdrun."""
     match = _LINE.fullmatch(line.removesuffix(b"\n"))
-    return match is not None and not match["text"].startswith(OWN_LINE)
+    return match is not None and not (match["stream"] == b"stderr" and match["text"].startswith(OWN_LINE))
 
 
 def name_log(folder: Path, number: int) -> Path:
@@ -91,7 +92,7 @@ class LogWriter(Writer):
         descriptors: of hvdrun's streams; they are the file from now on.
         clock: the time.
         most_bytes: of a file.
-        kept: how many files stay.
+        kept: how many files of that size stay.
     """
 
     def __init__(
@@ -132,15 +133,20 @@ class LogWriter(Writer):
         return super()._write(descriptor, data, wake)
 
     def _begin_file(self) -> None:
-        path = name_log(self._folder, self._number + 1)
-        fresh = os.open(path, _MODE, 0o600)
+        fresh = os.open(name_log(self._folder, self._number + 1), _MODE, 0o600)
         self._number += 1
-        dropped = self._number - self._kept  # the newest file that does not stay
-        if dropped > 0:
-            text = f"hvdrun: the log begins here: of {self._number} files the last {self._kept} are kept.\n".encode()
-            os.write(fresh, frame(OutputStream.STDERR, text, self._clock()))
         for descriptor in self._streams:
             os.dup2(fresh, descriptor)
         os.close(fresh)
-        if dropped > 0:
-            name_log(self._folder, dropped).unlink(missing_ok=True)
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        """Drop the files before which as much as may stay has been written."""
+        newer_bytes = 0
+        for number in reversed(list_logs(self._folder)[:-1]):
+            path = name_log(self._folder, number)
+            with suppress(OSError):  # the folder was removed
+                if newer_bytes >= (self._kept - 1) * self._most_bytes:
+                    path.unlink()
+                else:
+                    newer_bytes += path.stat().st_size

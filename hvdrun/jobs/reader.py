@@ -77,7 +77,7 @@ class LogReader:
                 if self._rest:
                     yield Piece(OutputStream.STDERR, self._rest)
             dropped = following - self._number - 1
-            if dropped > 0 and self._number:
+            if dropped > 0:
                 text = f"{dropped} files of the log were dropped before they were read"
                 if dropped == 1:
                     text = "1 file of the log was dropped before it was read"

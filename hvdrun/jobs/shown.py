@@ -98,6 +98,8 @@ def read_place(folder: Path) -> Place | None:
 def remove_unacknowledged(folder: Path) -> None:
     """Remove from the log what workers have written behind the last acknowledged message: it comes again.
 
+    A line without an end goes, too: the server was killed while it wrote that, perhaps before the line said whose it is.
+
     Raises:
         OSError: the log cannot be written.
     """
@@ -109,7 +111,7 @@ def remove_unacknowledged(folder: Path) -> None:
         with path.open("r+b") as log:
             log.seek(place.size if each == place.number else 0)
             begin = log.tell()
-            kept = [line for line in log if not is_of_worker(line)]
+            kept = [line for line in log if line.endswith(b"\n") and not is_of_worker(line)]
             log.truncate(begin)  # first: who reads it sees no half of a line
             log.seek(begin)
             log.write(b"".join(kept))

@@ -105,9 +105,20 @@ def test_old_files_are_dropped_and_the_log_says_it(tmp_path: Path, descriptors: 
     assert list_logs(folder) == [5, 6]
     said = read_once(folder)
     assert said[OUT] == b"4\n5\n"
-    assert b"hvdrun: the log begins here: of 5 files the last 2 are kept.\n" in said[ERR]
+    assert said[ERR] == b"hvdrun: 4 files of the log were dropped before they were read.\n"
     assert b"hvdrun: 3 files of the log were dropped before they were read.\n" in read_all(slow)[ERR]
     slow.close()
+
+
+def test_files_of_many_servers_stay_while_they_are_small(tmp_path: Path, descriptors: dict[int, OutputStream]) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    out = next(iter(descriptors))
+    for number in range(20):
+        writer = LogWriter(folder, descriptors, lambda: NOW, most_bytes=1000, kept=2)
+        writer.put(out, b"%02d\n" % number)
+        assert writer.end(None)
+    assert read_once(folder) == {OUT: b"".join(b"%02d\n" % number for number in range(20)), ERR: b""}
 
 
 def test_a_file_that_is_dropped_while_it_is_opened_is_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.jobs.log import frame, name_log
+from hvdrun.jobs.log import OWN_LINE, frame, name_log
 from hvdrun.jobs.reader import LogReader
 from hvdrun.jobs.shown import Place, Shown, read_place, remove_unacknowledged
 from rendezvous.wire.orders import OutputStream
@@ -16,7 +16,9 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 def write(folder: Path, number: int, *texts: bytes) -> None:
     with name_log(folder, number).open("ab") as log:
-        log.writelines(frame(OutputStream.STDOUT, text, NOW) for text in texts)
+        for text in texts:
+            is_own = text.startswith(OWN_LINE)
+            log.write(frame(OutputStream.STDERR if is_own else OutputStream.STDOUT, text, NOW))
 
 
 def note(folder: Path, log: int, **numbers: int) -> None:
@@ -59,15 +61,32 @@ def test_output_of_workers_since_then_is_removed_and_the_words_of_hvdrun_stay(tm
         log.write(b"Fatal Python error: Segmentation fault\n")
     write(tmp_path, 2, b"[0] b\n")
     remove_unacknowledged(tmp_path)
-    kept = frame(OutputStream.STDOUT, b"hvdrun: a worker was lost\n", NOW) + b"Fatal Python error: Segmentation fault\n"
+    kept = frame(OutputStream.STDERR, b"hvdrun: a worker was lost\n", NOW) + b"Fatal Python error: Segmentation fault\n"
     assert name_log(tmp_path, 1).read_bytes() == shown + kept
     assert name_log(tmp_path, 2).read_bytes() == b""
+
+
+def test_a_line_that_a_killed_server_has_not_completed_is_removed(tmp_path: Path) -> None:
+    write(tmp_path, 1, b"[0] a\n")
+    note(tmp_path, 1, host1=1)
+    shown = name_log(tmp_path, 1).read_bytes()
+    with name_log(tmp_path, 1).open("ab") as log:
+        log.write(frame(OutputStream.STDOUT, b"[0] b\n", NOW)[:9])
+    remove_unacknowledged(tmp_path)
+    assert name_log(tmp_path, 1).read_bytes() == shown
+
+
+def test_a_line_of_a_worker_that_begins_like_those_of_hvdrun_is_removed(tmp_path: Path) -> None:
+    line = frame(OutputStream.STDOUT, b"hvdrun: printed by a script\n", NOW)
+    name_log(tmp_path, 1).write_bytes(line)
+    remove_unacknowledged(tmp_path)
+    assert name_log(tmp_path, 1).read_bytes() == b""
 
 
 def test_without_a_record_nothing_was_acknowledged(tmp_path: Path) -> None:
     write(tmp_path, 1, b"[0] a\n", b"hvdrun: it begins\n")
     remove_unacknowledged(tmp_path)
-    assert name_log(tmp_path, 1).read_bytes() == frame(OutputStream.STDOUT, b"hvdrun: it begins\n", NOW)
+    assert name_log(tmp_path, 1).read_bytes() == frame(OutputStream.STDERR, b"hvdrun: it begins\n", NOW)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "7"])
