@@ -238,13 +238,8 @@ def resume(given: Mapping[str, RawValues], say: Say) -> Page:
         raise ResumeRefusedError(job.name, f"it was started by hvdrun {version}, and this is {__version__}: {way}")
     from hvdrun.cli.run import resume_detached  # noqa: PLC0415 - few jobs are resumed
     from hvdrun.jobs.continuation import check_journal  # noqa: PLC0415 - few jobs are resumed
-    from rendezvous.journal.errors import JournalError  # noqa: PLC0415 - few jobs are resumed
 
-    try:
-        check_journal(JobFolder(job.path))
-    except JournalError as error:
-        raise ResumeRefusedError(job.name, str(error).rstrip(".")) from error
-
+    check_journal(JobFolder(job.path))
     code = resume_detached(JobFolder(job.path), kept)
     if code == 0:
         say(f"the job {job.name} goes on")

@@ -18,6 +18,7 @@ from typing import Any
 from hvdrun.console.output import OutputPrinter
 from hvdrun.errors import LaunchError
 from hvdrun.jobs.detach import DetachedServer
+from hvdrun.jobs.errors import ResumeRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life
 from hvdrun.jobs.shown import Shown, read_place
@@ -267,13 +268,19 @@ def check_journal(folder: JobFolder) -> None:
     """Look whether another server could continue a job that has none.
 
     Raises:
-        JournalError: none could.
+        ResumeRefusedError: none could, or somebody has just begun one.
     """
-    journal = open_journal(folder.path / JOURNAL, lambda _: None)
     try:
-        journal.read()
-    finally:
-        asyncio.run(journal.close())
+        with folder.locked_again():
+            journal = open_journal(folder.path / JOURNAL, lambda _: None)
+            try:
+                journal.read()
+            finally:
+                asyncio.run(journal.close())
+    except BlockingIOError as error:
+        raise ResumeRefusedError(folder.job, "it runs") from error
+    except (JournalError, OSError) as error:
+        raise ResumeRefusedError(folder.job, str(error).rstrip(".")) from error
 
 
 def open_continuation(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from hvdrun.console.marks import read_local_clock
-from hvdrun.errors import LaunchError
-from hvdrun.jobs.errors import DetachRefusedError
+from hvdrun.errors import HvdrunError, LaunchError
+from hvdrun.jobs.errors import DetachRefusedError, ResumeRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import DEATHS_SECONDS, Life, guard
 from hvdrun.jobs.here import stop_agents
@@ -152,13 +152,22 @@ def _run(folder: JobFolder, start: int, work: Work, first: int) -> NoReturn:
         if first == 1:
             folder.lock()
         else:
-            folder.lock_again()
+            _lock_again(folder)
         code = guard(serve, note_crashes, settle, first)
         end(folder, code)
+    except ResumeRefusedError as error:
+        code = _tell(error)
     except OSError as error:
         code = _tell_unwritable(folder, error)
     finally:
         end_process(code)
+
+
+def _lock_again(folder: JobFolder) -> None:
+    try:
+        folder.lock_again()
+    except BlockingIOError as error:  # another process has been faster
+        raise ResumeRefusedError(folder.job, "it runs") from error
 
 
 def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
@@ -191,9 +200,14 @@ def end(folder: JobFolder, code: int) -> None:
 
 
 def _tell_unwritable(folder: JobFolder, error: OSError) -> int:
+    return _tell(LaunchError(f"the folder {str(folder.path)!r} cannot be written: {error.strerror}"))
+
+
+def _tell(error: HvdrunError) -> int:
+    """Print an error where no console does; its exit code."""
     with suppress(OSError):  # nobody reads it
-        os.write(2, f"hvdrun: the folder {str(folder.path)!r} cannot be written: {error.strerror}\n".encode())
-    return LaunchError.exit_code
+        os.write(2, b"%b%b\n" % (OWN_LINE, str(error).encode()))
+    return error.exit_code
 
 
 def _write_last_words(folder: JobFolder, sentence: str) -> None:

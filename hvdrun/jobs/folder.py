@@ -13,7 +13,7 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,9 +82,27 @@ class JobFolder:
         """
         self._take(self.path)
 
+    @contextmanager
+    def locked_again(self) -> Iterator[None]:
+        """Lock it as `lock_again` does, for a while.
+
+        Raises:
+            OSError: that cannot be done; BlockingIOError: another process has it.
+        """
+        self.lock_again()
+        try:
+            yield
+        finally:
+            os.close(self._lock)
+            os.close(self._kept)
+
     def _take(self, path: Path) -> None:
         self._lock = os.open(path / _LOCK, os.O_RDWR)
-        fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise
         self._kept = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._kept, fcntl.LOCK_SH)
 

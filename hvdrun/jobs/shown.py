@@ -98,7 +98,7 @@ def read_place(folder: Path) -> Place | None:
 def remove_unacknowledged(folder: Path) -> None:
     """Remove from the log what workers have written behind the last acknowledged message: it comes again.
 
-    A line without an end goes, too: the server was killed while it wrote that, perhaps before the line said whose it is.
+    A line without an end goes, too: the server was killed while it wrote that, and perhaps it does not say whose it is.
 
     Raises:
         OSError: the log cannot be written.

@@ -16,6 +16,7 @@ from hvdrun.console.marks import read_local_clock
 from hvdrun.console.output import OutputPrinter
 from hvdrun.jobs.continuation import Continuation, LosableJournal, ServerLostError, check_journal, open_continuation
 from hvdrun.jobs.detach import DetachedServer
+from hvdrun.jobs.errors import ResumeRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life
 from hvdrun.jobs.log import LogWriter
@@ -24,9 +25,10 @@ from rendezvous.core import membership
 from rendezvous.core.model import Policy
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError
-from rendezvous.journal.errors import JournalError, JournalUnwritableError
+from rendezvous.journal.errors import JournalUnwritableError
 from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.orders import OutputStream
+from tests.hvdrun.jobs.detached import holding
 from tests.waiting import in_loop
 
 STATE = membership.begin(Policy.static(2))
@@ -232,8 +234,16 @@ def test_a_journal_is_looked_at_before_a_server_continues(folder: JobFolder) -> 
     asyncio.run(open_journal(place, refuse).close())
     check_journal(folder)
     (place / "journal.db").write_bytes(b"0" * 8192)
-    with pytest.raises(JournalError, match="journal"):
+    with pytest.raises(ResumeRefusedError, match="journal"):
         check_journal(folder)
+
+
+def test_a_journal_is_left_alone_while_another_process_has_its_job(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path / "job")
+    folder.create(JobRecord("job", ("true",)))
+    with holding(folder), pytest.raises(ResumeRefusedError, match=r"cannot be resumed: it runs\."):
+        check_journal(folder)
+    assert not (folder.path / JOURNAL).exists()
 
 
 def test_a_launch_that_is_damaged_is_known(folder: JobFolder) -> None:
