@@ -200,5 +200,7 @@ class _Guardian:
         is_running = self._server and os.waitid(os.P_PID, self._server, _LOOK) is None
         if is_running:
             os.kill(self._server, number)  # its pid stays its own until it is reaped
+            if number in _STOPPING:
+                os.kill(self._server, signal.SIGCONT)  # perhaps somebody has stopped it
         if number in _STOPPING or not is_running:
             self._asked[number] = None

@@ -95,6 +95,24 @@ def test_a_signal_reaches_the_server(start: Start) -> None:
     assert finish(process)[0] == 5
 
 
+def test_a_server_that_is_suspended_receives_the_request_to_stop(start: Start) -> None:
+    process = start(
+        """
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+        life.answer_signals()
+        print(os.getpid(), flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        while True:
+            signal.pause()
+        """
+    )
+    assert process.stdout is not None
+    server = int(process.stdout.readline())
+    wait_until(lambda: Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    process.send_signal(signal.SIGTERM)
+    assert finish(process) == (7, [])
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_job_that_was_asked_to_stop_stays_so_when_its_server_is_killed(start: Start, when: str) -> None:
     process = start(
