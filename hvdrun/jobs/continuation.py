@@ -21,6 +21,7 @@ from hvdrun.jobs.detach import DetachedServer
 from hvdrun.jobs.errors import ResumeRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life
+from hvdrun.jobs.here import stop_agents
 from hvdrun.jobs.shown import Shown, read_place
 from hvdrun.startup.paths import exists
 from rendezvous.core.state import State
@@ -39,7 +40,8 @@ class ServerLostError(LaunchError):
     """The server of a detached job was killed, and no other one can continue the job.
 
     Cause: It was killed before the job had begun, or its journal cannot be used.
-    Remedy: Start the job again, from its checkpoint if it has one.
+    Remedy: Start the job again, from its checkpoint if it has one. Its workers on the machine of the launcher are told
+        to stop. Those on other hosts end after `--server-timeout`, or when `hvdrun stop --here JOB` is called there.
     """
 
     def __init__(self, life: Life, reason: str) -> None:
@@ -295,10 +297,16 @@ def open_continuation(
         continuation = Continuation(server, output, warn)
     except (JournalError, OSError) as error:
         if server.life.number > 1:
-            raise ServerLostError(server.life, str(error)) from error
+            raise _give_up(server, str(error)) from error
         warn(f"{error}; the job ends with its server")
         return None
     # Without this the job would be started a second time, beside its workers.
     if continuation.network is None and exists(server.folder.path / JOURNAL / _MARK):
-        raise ServerLostError(server.life, "its journal was removed, or could not be written")
+        raise _give_up(server, "its journal was removed, or could not be written")
     return continuation
+
+
+def _give_up(server: DetachedServer, reason: str) -> ServerLostError:
+    """The job ends, and with it what runs of it on this machine."""
+    stop_agents(server.folder.job)
+    return ServerLostError(server.life, reason)

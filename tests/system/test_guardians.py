@@ -197,6 +197,17 @@ def test_a_server_that_is_killed_five_times_in_a_minute_ends_the_job(hvdrun: Lau
     wait_until(lambda: hvdrun.processes() == (), "the agent to end")
 
 
+def test_a_job_that_no_server_can_continue_ends_with_its_workers(hvdrun: Launcher) -> None:
+    job = start(hvdrun, "--grace", "1s", "--lease", "1s")
+    for path in (hvdrun.state / "hvdrun" / job / "journal").glob("journal.db*"):
+        path.unlink()
+    kill_server(hvdrun)
+    waited = ask(hvdrun, "wait", job)
+    assert waited.returncode == 125
+    assert "and no other can continue the job: its journal was removed" in ask(hvdrun, "logs", job).stderr
+    wait_until(lambda: hvdrun.processes() == (), "the agent to end")
+
+
 FILLS = """
 import os, time
 import torch
