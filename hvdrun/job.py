@@ -17,6 +17,7 @@ from hvdrun.accounts.history import History
 from hvdrun.accounts.outcome_file import JobFacts, OutcomeFile
 from hvdrun.accounts.page import describe_goodput, render_table
 from hvdrun.console import Console
+from hvdrun.console.files import OutputFiles
 from hvdrun.console.job_reporter import JobReporter
 from hvdrun.console.marks import RankTable, read_local_clock
 from hvdrun.console.start_line import StartLine, StartNotice
@@ -398,8 +399,6 @@ class Job:
             case Launch(worker):
                 self._ranks.note_launch(effect)
                 self._reporter.note_launch(effect)
-                if self._console.files is not None:
-                    self._console.files.note_launch(effect)
                 if self._stdin is None and effect.assignment.rank == self._spec.workers.stdin_rank:
                     self._stdin = self._open_stdin(worker.slot.host)
                 self._hosts.want(worker.slot.host)
@@ -423,15 +422,12 @@ class Job:
     def _note_step(self, event: Event, state: State, effects: Effects) -> None:
         known = self._history.count()
         self._history.note(event, state, effects, self._clock())
-        files = self._console.files
-        if files is not None:
-            if isinstance(event, Exited):
-                files.note_end(event.worker, event.returncode)
-            for effect in effects:
-                if isinstance(effect, Publish):
-                    files.note_ranks(effect.generation.members)
-        if self._continuation is not None and self._history.count() != known:
-            self._continuation.keep_history(self._history, None if files is None else files.index)
+        if self._console.files is not None:
+            _note_in_files(self._console.files, event, effects)
+        if self._continuation is not None and (self._history.count() != known or isinstance(event, Exited)):
+            self._continuation.keep_history(
+                self._history, None if self._console.files is None else self._console.files.index
+            )
 
     def _terminate(self, effect: Terminate) -> None:
         worker, host = effect.worker, effect.worker.slot.host
@@ -568,6 +564,19 @@ class Job:
             await _cancel(closing)
         if not closing.cancelled():
             closing.result()
+
+
+def _note_in_files(files: OutputFiles, event: Event, effects: Effects) -> None:
+    if isinstance(event, Exited):
+        files.note_end(event.worker, event.returncode)
+    for effect in effects:
+        match effect:
+            case Launch():
+                files.note_launch(effect)
+            case Publish():
+                files.note_ranks(effect.generation.members)
+            case _:
+                pass
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -245,3 +246,35 @@ def test_the_files_of_a_job_are_those_of_all_its_servers(hvdrun: Launcher) -> No
     assert all(worker["started_at"] < worker["ended_at"] <= outcome["seconds"] for worker in workers)
     assert "another one goes on" in (hvdrun.directory / "log").read_text()
     assert json.loads((hvdrun.directory / "time.json").read_text())
+
+
+NEVER_JOINS = """
+import os, time
+os.write(1, b"before\\n")
+if os.environ["RANK"] == "1":
+    raise SystemExit
+while not os.path.exists("go"):
+    time.sleep(0.02)
+os.write(1, b"after\\n")
+"""
+
+
+def test_the_files_of_workers_that_never_join_are_those_of_all_servers(hvdrun: Launcher) -> None:
+    hvdrun.write("plain.py", NEVER_JOINS)
+    files = ("--output-filename", "out", "--outcome", "outcome.json")
+    job = detach(hvdrun, "-np", "2", *files, "python", "plain.py")
+
+    def read_codes(name: str, key: str) -> list[tuple[int, int | None]]:
+        with suppress(OSError):  # it is not there yet
+            rows = json.loads((hvdrun.directory / name).read_text())[key]
+            return sorted((row["rank"], row["exit_code"]) for row in rows)
+        return []
+
+    wait_until(lambda: read_codes("out/index.json", "files") == [(0, None), (1, 0)], "the end of one to be noted")
+    kill_server(hvdrun)
+    hvdrun.write("go", "")
+    assert ask(hvdrun, "wait", job).returncode == 0, ask(hvdrun, "logs", job)
+    outputs = [(hvdrun.directory / "out" / f"rank.{rank}" / "stdout").read_text() for rank in range(2)]
+    assert outputs == ["[0] before\n[0] after\n", "[1] before\n"]
+    assert read_codes("out/index.json", "files") == [(0, 0), (1, 0)]
+    assert read_codes("outcome.json", "workers") == [(0, 0), (1, 0)]
