@@ -32,15 +32,17 @@ class Discovery:
     Args:
         spec: the job, which has a script.
         notice: prints a sentence.
+        former: the hosts that the script has named to a former server of the job; none if there was no answer.
     """
 
-    def __init__(self, spec: JobSpec, notice: Callable[[str], None]) -> None:
+    def __init__(self, spec: JobSpec, notice: Callable[[str], None], former: tuple[Host, ...] = ()) -> None:
         self._spec = spec
         self._notice = notice
         self._found: asyncio.Queue[HostList] = asyncio.Queue()
         self._tasks = BackgroundTasks()
         self._lookups = Lookups(self._tasks)
-        self._announced = spec.workers.hosts
+        self._announced = former or spec.workers.hosts
+        self._has_answered = bool(former)
 
     @property
     def coming(self) -> tuple[str, ...]:
@@ -55,7 +57,7 @@ class Discovery:
         """
         with open_script(self._spec) as script:
             async with self._tasks:
-                poller = DiscoveryPoller(script, self._found.put_nowait, self._notice)
+                poller = DiscoveryPoller(script, self._found.put_nowait, self._notice, has_answered=self._has_answered)
                 self._tasks.create_task(poller.run(), name="poll the discovery script")
                 while True:
                     await self._take(await self._found.get(), use)
@@ -138,6 +140,7 @@ class DiscoveryPoller:
         complain: prints a sentence when answers start to fail or to be slow, fail in another way, or come again.
         period_seconds: from the beginning of one question to that of the next.
         patience_seconds: how long an answer may take before that is reported.
+        has_answered: the source could be used before.
     """
 
     def __init__(
@@ -148,6 +151,7 @@ class DiscoveryPoller:
         *,
         period_seconds: float = PERIOD_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
+        has_answered: bool = False,
     ) -> None:
         self._source = source
         self._found = found
@@ -155,6 +159,7 @@ class DiscoveryPoller:
         self._period_seconds = period_seconds
         self._patience_seconds = patience_seconds
         self._last: HostList | None = None
+        self._has_answered = has_answered
         self._has_failed = False  # and that was printed
         self._kind = ""  # of the failure that was printed last
         self._is_slow = False  # the current answer, or the last one
@@ -165,7 +170,7 @@ class DiscoveryPoller:
         Raises:
             DiscoveryImpossibleError: the first answer shows that the source cannot work.
         """
-        is_first = True
+        is_first = not self._has_answered
         while True:
             began = time.monotonic()
             try:
@@ -196,7 +201,7 @@ class DiscoveryPoller:
             self._complain(f"{running}; {self._describe_stand()}.")
 
     def _describe_stand(self) -> str:
-        return "the job waits for its answer" if self._last is None else "the hosts that it named last stay"
+        return "the hosts that it named last stay" if self._has_answered else "the job waits for its answer"
 
     def _note_failure(self, failure: DiscoveryFailedError) -> None:
         if failure.kind == self._kind:
@@ -208,6 +213,7 @@ class DiscoveryPoller:
         if self._has_failed:
             self._has_failed, self._kind = False, ""
             self._complain("the host discovery script names hosts again.")
+        self._has_answered = True
         if hosts != self._last:
             self._last = hosts
             self._found(hosts)

@@ -85,7 +85,8 @@ class Hosts:
         self._examine = examine
         self._early = tuple(host.name for host in spec.workers.hosts if spec.keeps_first_hosts)
         self._roster = roster
-        self._source = choose_source(spec, console.notice, roster)
+        former = None if continuation is None else continuation.state
+        self._source = choose_source(spec, console.notice, roster, () if former is None else former.listed)
         self._tasks = BackgroundTasks()
         self._have_started = asyncio.Event()  # the agents that are started before the rendezvous
         self._serving: asyncio.Future[tuple[Server, AgentConfig]] = asyncio.get_running_loop().create_future()

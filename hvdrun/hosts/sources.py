@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from hvdrun.spec.jobspec import JobSpec
+from rendezvous.core.model import Host
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
@@ -41,11 +42,14 @@ class FixedHosts:
         use(self._spec)
 
 
-def choose_source(spec: JobSpec, notice: Callable[[str], None], roster: "Roster | None") -> Source:
+def choose_source(
+    spec: JobSpec, notice: Callable[[str], None], roster: "Roster | None", former: tuple[Host, ...] = ()
+) -> Source:
     """Where the hosts of this job come from.
 
     notice: prints a sentence.
     roster: the agents that join by themselves, if this job has such.
+    former: the hosts that a former server of the job had.
     """
     if roster is not None:
         from hvdrun.joining.launcher import JoinedHosts  # noqa: PLC0415 - other jobs have no such agents
@@ -54,5 +58,5 @@ def choose_source(spec: JobSpec, notice: Callable[[str], None], roster: "Roster 
     if spec.discovers:
         from hvdrun.hosts.discovery import Discovery  # noqa: PLC0415 - few jobs have a script
 
-        return Discovery(spec, notice)
+        return Discovery(spec, notice, former)
     return FixedHosts(spec)

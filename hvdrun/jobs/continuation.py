@@ -21,7 +21,6 @@ from hvdrun.jobs.detach import DetachedServer
 from hvdrun.jobs.errors import ResumeRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life
-from hvdrun.jobs.here import stop_agents
 from hvdrun.jobs.shown import Shown, read_place
 from hvdrun.startup.paths import exists
 from rendezvous.core.state import State
@@ -297,16 +296,10 @@ def open_continuation(
         continuation = Continuation(server, output, warn)
     except (JournalError, OSError) as error:
         if server.life.number > 1:
-            raise _give_up(server, str(error)) from error
+            raise ServerLostError(server.life, str(error)) from error
         warn(f"{error}; the job ends with its server")
         return None
     # Without this the job would be started a second time, beside its workers.
     if continuation.network is None and exists(server.folder.path / JOURNAL / _MARK):
-        raise _give_up(server, "its journal was removed, or could not be written")
+        raise ServerLostError(server.life, "its journal was removed, or could not be written")
     return continuation
-
-
-def _give_up(server: DetachedServer, reason: str) -> ServerLostError:
-    """The job ends, and with it what runs of it on this machine."""
-    stop_agents(server.folder.job)
-    return ServerLostError(server.life, reason)

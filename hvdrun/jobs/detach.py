@@ -145,7 +145,6 @@ def _run(folder: JobFolder, start: int, work: Work, first: int) -> NoReturn:
             f"{servers} servers of this job were killed within {DEATHS_SECONDS:.0f} s, the last one by "
             f"{signal.Signals(number).name}: the job ends.",
         )
-        stop_agents(folder.job)
 
     code = 1
     try:
@@ -194,7 +193,8 @@ def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
 
 
 def end(folder: JobFolder, code: int) -> None:
-    """The job has ended: no other server needs its journal."""
+    """The job has ended: no other server needs its journal, and none ends what may still run of it here."""
+    stop_agents(folder.job)
     folder.end(code)
     shutil.rmtree(folder.path / JOURNAL, ignore_errors=True)
 

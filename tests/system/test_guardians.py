@@ -278,3 +278,36 @@ def test_the_files_of_workers_that_never_join_are_those_of_all_servers(hvdrun: L
     assert outputs == ["[0] before\n[0] after\n", "[1] before\n"]
     assert read_codes("out/index.json", "files") == [(0, 0), (1, 0)]
     assert read_codes("outcome.json", "workers") == [(0, 0), (1, 0)]
+
+
+TRAINS = """
+import os, sys, time
+import torch
+import worker_runtime.torch as hvd
+hvd.init()
+state = hvd.elastic.TorchState(step=0)
+@hvd.elastic.run
+def train(state):
+    while not hvd.broadcast_object(os.path.exists("go"), name="go"):
+        hvd.allreduce(torch.ones(1), name="gradient")
+        open(f"running.{hvd.rank()}.{os.getpid()}", "w").close()
+        time.sleep(0.02)
+        state.commit()
+train(state)
+"""
+
+
+def test_a_job_whose_script_is_away_with_the_server_trains_on(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", TRAINS)
+    hvdrun.write("hosts", "localhost:2")
+    script = hvdrun.directory / "find"
+    script.write_text("#!/bin/sh\ncat hosts\n")
+    script.chmod(0o700)
+    job = detach(hvdrun, "-np", "2", "--min-np", "1", "--host-discovery-script", "./find", "python", "train.py")
+    wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to train")
+    script.rename(hvdrun.directory / "aside")
+    kill_server(hvdrun)
+    wait_until(lambda: "; the hosts that it named last stay." in ask(hvdrun, "logs", job).stderr, "another try")
+    hvdrun.write("go", "")
+    assert ask(hvdrun, "wait", job).returncode == 0
+    assert len(list(hvdrun.directory.glob("running.*"))) == 2

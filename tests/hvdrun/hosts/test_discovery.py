@@ -66,15 +66,17 @@ class Script:
         return DiscoveryImpossibleError("./x", str(failure))
 
 
-def look(*answers: HostList | DiscoveryFailedError | Slow) -> tuple[list[HostList], list[str]]:
+def look(
+    *answers: HostList | DiscoveryFailedError | Slow, has_answered: bool = False
+) -> tuple[list[HostList], list[str]]:
     found: list[HostList] = []
     complaints: list[str] = []
 
     async def scenario() -> None:
         script = Script(answers)
         tools = script, found.append, complaints.append
-        looking = DiscoveryPoller(*tools, period_seconds=0, patience_seconds=PATIENCE_SECONDS).run()
-        lookout = asyncio.create_task(looking)
+        poller = DiscoveryPoller(*tools, period_seconds=0, patience_seconds=PATIENCE_SECONDS, has_answered=has_answered)
+        lookout = asyncio.create_task(poller.run())
         over = asyncio.create_task(script.is_over.wait())
         await asyncio.wait({lookout, over}, return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
@@ -171,6 +173,18 @@ def test_hosts_that_come_and_go_are_described() -> None:
         "the script names other numbers of slots: c (4 slots, before 1)",
     ]
     assert list(describe_changes(before, tuple(reversed(before)))) == []
+
+
+def test_a_script_that_has_answered_a_former_server_may_be_away() -> None:
+    _, complaints = look(HOPELESS, has_answered=True)
+    assert complaints == [f"the host discovery script failed: exit code 127: not found; {STAY}"]
+
+
+def test_another_server_tells_what_has_changed_since_the_one_before() -> None:
+    notices: list[str] = []
+    spec = build_spec(("true",), 2, (), Path("/"), Elasticity(2, script="./hosts"))
+    Discovery(spec, notices.append, (Host("a", 2),)).announce((Host("a", 1),))
+    assert notices == ["the script names other numbers of slots: a (1 slot, before 2)."]
 
 
 def test_a_start_that_must_wait_for_slots_is_announced() -> None:
