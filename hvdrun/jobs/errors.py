@@ -99,8 +99,8 @@ class LauncherLostError(HvdrunError):
     def __init__(self, job: str, how: str) -> None:
         super().__init__(
             f"the launcher of the job {job} {how}: its exit code is not known. hvdrun resume {job} goes on with what "
-            f"still runs of it, which ends after --server-timeout or by hvdrun stop --here {job}; hvdrun logs {job} has "
-            "the output until then."
+            f"still runs of it, which ends after --server-timeout or by hvdrun stop --here {job}; hvdrun logs {job} "
+            "has the output until then."
         )
 
 
