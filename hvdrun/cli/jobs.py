@@ -181,6 +181,8 @@ def remove(given: Mapping[str, RawValues], _: Say) -> Page:
     job = find_detached(given, "rm", "output")
     if job.state is JobState.RUNNING:
         raise JobRunningError(job.name)
+    if any(agent.job == job.name for agent in find_agents()):
+        raise JobRunningError(job.name, "hvdrun stop --here")
     if job.folder is not None:
         remove_folder(find_places(os.environ), job.folder)
     return "", 0

@@ -125,14 +125,18 @@ class ResumeRefusedError(HvdrunError):
 class JobRunningError(HvdrunError):
     """A job that runs cannot be removed.
 
-    Cause: The job runs.
-    Remedy: Stop it first, with `hvdrun stop JOB`.
+    Cause: The job runs, or its launcher was killed and its workers on this machine train on.
+    Remedy: Stop it first, with `hvdrun stop JOB`, or, without a launcher, with `hvdrun stop --here JOB`.
+
+    Args:
+        job: its name.
+        stop: the command that stops it.
     """
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, job: str) -> None:
-        super().__init__(f"the job {job} runs: stop it first, with hvdrun stop {job}.")
+    def __init__(self, job: str, stop: str = "hvdrun stop") -> None:
+        super().__init__(f"the job {job} runs: stop it first, with {stop} {job}.")
 
 
 class OtherContainerError(HvdrunError):

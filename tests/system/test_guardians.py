@@ -87,6 +87,8 @@ def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher,
     job = start(hvdrun, code=code)
     kill_all(hvdrun)
     assert f"{job}  lost" in ask(hvdrun, "ps").stdout
+    removed = ask(hvdrun, "rm", job)
+    assert removed == Finished(1, "", f"hvdrun: the job {job} runs: stop it first, with hvdrun stop --here {job}.\n")
     resumed = ask(hvdrun, "resume", job)
     assert (resumed.returncode, resumed.stdout) == (0, "")
     assert resumed.stderr.endswith(f"hvdrun: the job {job} goes on\n")
