@@ -180,7 +180,7 @@ def test_a_script_that_has_answered_a_former_server_may_be_away() -> None:
     assert complaints == [f"the host discovery script failed: exit code 127: not found; {STAY}"]
 
 
-def test_another_server_tells_what_has_changed_since_the_one_before() -> None:
+def test_a_change_since_the_former_server_is_described() -> None:
     notices: list[str] = []
     spec = build_spec(("true",), 2, (), Path("/"), Elasticity(2, script="./hosts"))
     Discovery(spec, notices.append, (Host("a", 2),)).announce((Host("a", 1),))
