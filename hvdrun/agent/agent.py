@@ -57,6 +57,7 @@ from hvdrun.processes.signals import STOPPING, StopRequests, answer_notice
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.shim.path import prepend_shim
 from hvdrun.spec.environment import merge_environments
+from hvdrun.startup.loading import load_all
 from hvdrun.version import __version__
 from rendezvous.bootstrap import name_stop_file
 from rendezvous.core.messages import Launch, Terminate
@@ -428,6 +429,7 @@ class Agent:
 
         link = None
         if self._is_lasting:
+            await asyncio.to_thread(load_all, "hvdrun.agent", "hvdrun.network")
             link = LauncherLink(self._output, orders.put, self._greet)
         await attend(self._begin, self._socket, self._watch, self._launcher_timeout, self._sequencing, link=link)
         raise AssertionError("attend() ends by raising")

@@ -16,12 +16,12 @@ from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import DEATHS_SECONDS, Life, guard
 from hvdrun.jobs.here import stop_agents
 from hvdrun.jobs.known import remove, remove_expired
-from hvdrun.jobs.loading import load_all
 from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, list_logs, name_log
 from hvdrun.jobs.places import FolderRefusedError, find_places
 from hvdrun.jobs.reader import LogReader, show
 from hvdrun.jobs.record import JobRecord
 from hvdrun.jobs.shown import remove_unacknowledged
+from hvdrun.startup.loading import load_all
 from hvdrun.startup.process import end_process
 from rendezvous.bootstrap import JOB
 from rendezvous.core.outcome import SIGNAL_OFFSET
@@ -137,7 +137,7 @@ def _run(folder: JobFolder, start: int, work: Work, first: int) -> NoReturn:
         for descriptor in _STREAMS:
             os.dup2(nowhere, descriptor)
         os.close(nowhere)
-        load_all()
+        load_all("hvdrun", "rendezvous")
 
     def note_crashes(servers: int, number: int) -> None:
         _write_last_words(

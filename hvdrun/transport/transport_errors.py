@@ -121,15 +121,16 @@ class HvdrunMissingError(TransportError):
 class VersionMismatchError(TransportError):
     """The host has another version of hvdrun.
 
-    Cause: The hosts have two versions of hvdrun, and each version has its own protocol.
-    Remedy: Install the version of this machine on every host.
+    Cause: The hosts have two versions of hvdrun, and each version has its own protocol; or another one was installed
+        while the job ran.
+    Remedy: Install the version of the job on every host.
     """
 
     def __init__(self, host: str, python: str, theirs: str, ours: str) -> None:
         super().__init__(
             host,
-            f"the host {host!r} has hvdrun {theirs}, but this is hvdrun {ours}: install there the wheel or checkout "
-            f"that is installed here ({python} -m pip install FILE).",
+            f"the host {host!r} has hvdrun {theirs}, but this is hvdrun {ours}: install the wheel or checkout of "
+            f"version {ours} there ({python} -m pip install FILE).",
         )
         self.theirs = theirs
         self.ours = ours

@@ -78,6 +78,7 @@ INTERNAL_VARIABLES = {
         "HVD_SLOT",
         "HVD_SNAPSHOT_FD",
         "HVD_SOCKET",
+        "HVD_VERSION",
     ),
     "HVD_START_TIMEOUT",
 }
