@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Self
 
 from rendezvous.core.model import UNBOUNDED, Assignment, Endpoint, Round, Slot, Worker
-from rendezvous.errors import BootstrapError, UnknownBackendError, WorkerVersionError
+from rendezvous.errors import BootstrapError, UnknownBackendError
 
-RELEASE = "0.3.0"  # of this installation, as in hvdrun/version.py
 JOB = "HVD_JOB"
-VERSION = "HVD_VERSION"  # of the agent; see `Bootstrap.read`
+VERSION = "HVD_VERSION"  # of hvdrun in the agent
 SOCKET = "HVD_SOCKET"
 SLOT = "HVD_SLOT"
 INCARNATION = "HVD_INCARNATION"
@@ -45,7 +44,6 @@ SNAPSHOT_FD = "HVD_SNAPSHOT_FD"  # the descriptor of memory in which a worker ke
 SNAPSHOT_MEMORY = "hvdrun-snapshot"  # the name of that memory, in a job that may start its workers again
 SNAPSHOT_DIR = "HVD_SNAPSHOT_DIR"  # a folder in memory for files that outlive the workers; see SnapshotFolder
 BACKEND = "HVD_BACKEND"  # what moves tensors; set by the launcher, or by the user of another launcher
-_BEFORE = "0.3.0 or older"  # agents that do not set their version
 
 
 def name_stop_file(socket: Path) -> Path:
@@ -97,7 +95,6 @@ class Bootstrap:
             **({LATE: "1"} if self.is_late else {}),
             **({SERVER_TIMEOUT: repr(self.server_timeout_seconds)} if self.server_timeout_seconds else {}),
             JOB: self.job,
-            VERSION: RELEASE,
             SOCKET: str(self.socket),
             SLOT: str(self.worker.slot),
             INCARNATION: str(self.worker.incarnation),
@@ -112,12 +109,9 @@ class Bootstrap:
 
         Raises:
             BootstrapError: one of the variables is missing or malformed.
-            WorkerVersionError: the agent has another version than this process.
         """
         if JOB not in environment:
             return None
-        if (version := environment.get(VERSION, _BEFORE)) != RELEASE:
-            raise WorkerVersionError(RELEASE, version)
 
         try:
             bootstrap = cls(

@@ -1,6 +1,5 @@
 """What can go wrong between a worker, its agent and the rendezvous server; each error builds its own sentence."""
 
-import sys
 from collections.abc import Sequence
 
 
@@ -19,20 +18,6 @@ class BootstrapError(RendezvousError):
         super().__init__(
             f"the HVD_* variables that hvdrun gave to this worker are incomplete or malformed ({cause!r}); "
             "start the script through hvdrun without changing them"
-        )
-
-
-class WorkerVersionError(RendezvousError):
-    """A worker imports another version of hvdrun than its job runs with.
-
-    Cause: hvdrun was installed anew while the job ran, or the Python of the workers has another version.
-    Remedy: Install the version of the job again, or end the job and start it again, from its checkpoint if it has one.
-    """
-
-    def __init__(self, own: str, version: str) -> None:
-        super().__init__(
-            f"this worker imports hvdrun {own}, and its job runs with hvdrun {version}: install that again for "
-            f"{sys.executable}, or start the job again"
         )
 
 

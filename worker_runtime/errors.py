@@ -1,5 +1,6 @@
 """The errors of a training process. Each class composes its own message."""
 
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -45,6 +46,20 @@ class TooFewThreadsError(InitializationError):
         super().__init__(
             f"this worker needs {needed} threads, but can start only {startable}; raise `ulimit -u` or pids.max of the "
             "control group, or use fewer workers"
+        )
+
+
+class WorkerVersionError(InitializationError):
+    """A worker imports another version of hvdrun than its job runs with.
+
+    Cause: hvdrun was installed anew while the job ran, or the Python of the workers has another version.
+    Remedy: Install the version of the job again, or end the job and start it again, from its checkpoint if it has one.
+    """
+
+    def __init__(self, own: str, version: str) -> None:
+        super().__init__(
+            f"this worker imports hvdrun {own}, and its job runs with hvdrun {version}: install that again for "
+            f"{sys.executable}, or start the job again"
         )
 
 

@@ -18,6 +18,7 @@ from hvdrun.spec.command import LookupContext, check_executable, explain_not_fou
 from hvdrun.spec.environment import is_elastic
 from hvdrun.spec.suggestions import suggest_interpreter
 from hvdrun.startup.paths import find_fault
+from hvdrun.version import __version__
 from rendezvous.bootstrap import (
     ERROR_FILE,
     INCARNATION,
@@ -25,6 +26,7 @@ from rendezvous.bootstrap import (
     SLOT,
     SNAPSHOT_DIR,
     SNAPSHOT_FD,
+    VERSION,
     Bootstrap,
     horovod_environment,
     name_error_file,
@@ -178,7 +180,11 @@ class WorkerEnvironment:
         )
 
         elastic = is_elastic(begin.environment)
-        added = bootstrap.environment() | horovod_environment(launch.assignment, begin.host, elastic=elastic)
+        added = (
+            {VERSION: __version__}
+            | bootstrap.environment()
+            | horovod_environment(launch.assignment, begin.host, elastic=elastic)
+        )
         if launch.round is not None and launch.round.master is not None:
             added |= torch_environment(launch.assignment, launch.round, launch.round.master, begin.job)
         else:

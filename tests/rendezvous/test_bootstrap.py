@@ -3,14 +3,12 @@
 import ast
 import importlib.util
 import os
-import re
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import hvdrun
 from rendezvous import bootstrap
 from rendezvous.bootstrap import (
     BACKEND,
@@ -25,7 +23,7 @@ from rendezvous.bootstrap import (
     torch_worker_environment,
 )
 from rendezvous.core.model import Assignment, Endpoint, Round, Slot, Worker
-from rendezvous.errors import BootstrapError, UnknownBackendError, WorkerVersionError
+from rendezvous.errors import BootstrapError, UnknownBackendError
 
 GIVEN = Bootstrap("job", Path("/run/hvdrun-1/agent.sock"), Worker(Slot("a", 3), 2), "10.0.0.1", 120.0, 5.0)
 ASSIGNMENT = Assignment(rank=5, size=8, local_rank=1, local_size=4, cross_rank=1, cross_size=2)
@@ -58,25 +56,12 @@ def test_a_script_that_no_agent_started_has_no_bootstrap() -> None:
     assert Bootstrap.read({"PATH": "/bin", bootstrap.SLOT: "a:0"}) is None
 
 
-@pytest.mark.parametrize("name", sorted(GIVEN.environment().keys() - {bootstrap.JOB, bootstrap.VERSION}))
+@pytest.mark.parametrize("name", sorted(GIVEN.environment().keys() - {bootstrap.JOB}))
 def test_a_variable_that_is_missing_is_named(name: str) -> None:
     environment = GIVEN.environment()
     del environment[name]
     with pytest.raises(BootstrapError, match=f"{name}.*start the script through hvdrun"):
         Bootstrap.read(environment)
-
-
-@pytest.mark.parametrize("given", [{bootstrap.VERSION: "0.0.1"}, {}])
-def test_a_worker_of_another_version_than_its_agent_is_refused(given: dict[str, str]) -> None:
-    environment = GIVEN.environment()
-    del environment[bootstrap.VERSION]
-    versions = f"imports hvdrun {re.escape(bootstrap.RELEASE)}, and its job runs with hvdrun 0"
-    with pytest.raises(WorkerVersionError, match=versions):
-        Bootstrap.read({**environment, **given})
-
-
-def test_launcher_and_workers_have_one_version() -> None:
-    assert hvdrun.__version__ == bootstrap.RELEASE
 
 
 BAD_VALUES = {

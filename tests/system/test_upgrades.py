@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.bootstrap import RELEASE
+from hvdrun.version import __version__
 from tests.house.sources import ROOT
 from tests.system.detached import ask, detach, find_job, find_server, kill_server
 from tests.system.launcher import Launcher
@@ -94,8 +94,8 @@ def test_a_job_has_the_code_of_its_beginning_to_its_end(hvdrun: Launcher, instal
 
 def test_a_worker_that_imports_another_version_is_refused(hvdrun: Launcher, installed: Path) -> None:
     job = start(hvdrun, installed, "--no-prefork")
-    bootstrap = installed / "rendezvous" / "bootstrap.py"
-    bootstrap.write_text(bootstrap.read_text().replace(f'"{RELEASE}"', '"99.0"', 1))
+    release = installed / "worker_runtime" / "membership" / "release.py"
+    release.write_text(release.read_text().replace(f'"{__version__}"', '"99.0"', 1))
     kill_a_worker(hvdrun)
     sentence = "this worker imports hvdrun 99.0, and its job runs with hvdrun "
     wait_until(lambda: sentence in ask(hvdrun, "logs", job).stderr, "the refusal")

@@ -27,6 +27,7 @@ from worker_runtime.membership.foreign import ForeignJob, join_job, open_job
 from worker_runtime.membership.launchers import World, find_world
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.membership.recovery import Recovery
+from worker_runtime.membership.release import check_release
 from worker_runtime.rendezvous import (
     JOB,
     Assignment,
@@ -102,6 +103,7 @@ class Runtime:
                 return
 
             try:
+                check_release(environment)
                 bootstrap = Bootstrap.read(environment)
                 world = None if bootstrap is not None else find_world(environment)
                 is_elastic = read_is_elastic(environment)
