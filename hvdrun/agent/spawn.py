@@ -180,11 +180,8 @@ class WorkerEnvironment:
         )
 
         elastic = is_elastic(begin.environment)
-        added = (
-            {VERSION: __version__}
-            | bootstrap.environment()
-            | horovod_environment(launch.assignment, begin.host, elastic=elastic)
-        )
+        added = bootstrap.environment() | horovod_environment(launch.assignment, begin.host, elastic=elastic)
+        added[VERSION] = __version__
         if launch.round is not None and launch.round.master is not None:
             added |= torch_environment(launch.assignment, launch.round, launch.round.master, begin.job)
         else:

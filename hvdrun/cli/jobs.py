@@ -70,7 +70,7 @@ def list_all(given: Mapping[str, RawValues], _: Say) -> Page:
     jobs = [job for job in find_jobs() if "all" in given or job.ended is None or now - job.ended < _LISTED_SECONDS]
     if "json" in given:
         return json.dumps({"version": 1, "jobs": list(map(describe, jobs))}, indent=1), 0
-    return render([_HEADINGS, *(_make_row(job, now) for job in jobs)]), 0
+    return render([_HEADINGS, *map(_make_row, jobs)]), 0
 
 
 def wait(given: Mapping[str, RawValues], say: Say) -> Page:
@@ -371,7 +371,7 @@ def render(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _make_row(job: KnownJob, now: float) -> tuple[str, ...]:
+def _make_row(job: KnownJob) -> tuple[str, ...]:
     record = job.record
     if job.state is JobState.ELSEWHERE:
         return job.name, f"on {record.machine}", _tell_time(record.begun), "", "", ""
@@ -380,7 +380,7 @@ def _make_row(job: KnownJob, now: float) -> tuple[str, ...]:
         state = f"exit {job.exit_code}"
     elif job.state is JobState.RUNNING and not record.is_detached:
         state = "attached"
-    duration = describe_seconds((job.ended or now) - record.begun) if record.begun else ""
+    duration = describe_seconds(job.duration_seconds) if record.begun else ""
     return job.name, state, _tell_time(record.begun), duration, str(record.size), join_words(record.command)
 
 

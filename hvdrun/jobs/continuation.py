@@ -9,7 +9,6 @@ import pickle
 import secrets
 import signal
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +29,7 @@ from rendezvous.journal.journal import Journal
 from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.notifications import KEY_BYTES
 
-_AUTHORITY, _SECRET, _NETWORK, _HISTORY, _BEGUN = "authority", "secret", "network", "history", "begun"
+_AUTHORITY, _SECRET, _NETWORK, _HISTORY = "authority", "secret", "network", "history"
 _JOINING = "joining"
 _MARK = "begun"  # a file beside the journal: hosts know of the job
 
@@ -84,9 +83,9 @@ class Continuation:
 
     @property
     def age_seconds(self) -> float:
-        """How long ago the first server of the job has begun."""
-        begun = self._get_or_put(_BEGUN, lambda: str(time.time()).encode())
-        return max(0.0, time.time() - float(begun))
+        """How long ago the job has begun."""
+        record = self.folder.read_record()
+        return 0.0 if record is None else record.age_seconds
 
     def list_server_options(self) -> dict[str, Any]:
         """The options of the rendezvous server of this job, by their names."""

@@ -32,10 +32,11 @@ _FLOCK = struct.Struct("hhqqi4x")  # the kernel's: type, whence, start, length, 
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended: hvdrun's exit code, and when, in seconds since 1970."""
+    """How a job ended: hvdrun's exit code, and when, in seconds since 1970; after how long, where that is known."""
 
     exit_code: int
     time: float
+    seconds: float | None = None
 
 
 class JobFolder:
@@ -141,7 +142,9 @@ class JobFolder:
 
     def end(self, exit_code: int) -> None:
         """The job has ended, and all its output is written; the disk may be full now."""
-        text = json.dumps({"exit_code": exit_code, "time": time.time()})
+        record = self.read_record()
+        seconds = None if record is None else record.age_seconds
+        text = json.dumps({"exit_code": exit_code, "time": time.time(), "seconds": seconds})
         with suppress(OSError):  # the folder was removed
             room = self.path / _END_ROOM
             with room.open("r+b") as file:
@@ -163,7 +166,7 @@ class JobFolder:
         """How the job ended; None while it runs, and where nobody knows."""
         with suppress(OSError, ValueError, KeyError, TypeError):  # there is none
             found = json.loads((self.path / _END).read_text(encoding="utf-8"))
-            return JobEnd(int(found["exit_code"]), float(found["time"]))
+            return JobEnd(int(found["exit_code"]), float(found["time"]), found.get("seconds"))
         return None
 
     def find_launcher(self) -> int | None:

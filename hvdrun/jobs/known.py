@@ -38,6 +38,7 @@ class KnownJob:
     pid: of its launcher; 0 where it is in another container; None where it has ended.
     exit_code: hvdrun's; None while it runs, and where nobody knows.
     ended: when it ended, in seconds since 1970; of a lost job, when it wrote last.
+    seconds: how long it ran, where its end says that.
     """
 
     record: JobRecord
@@ -46,6 +47,7 @@ class KnownJob:
     pid: int | None = None
     exit_code: int | None = None
     ended: float | None = None
+    seconds: float | None = None
 
     @property
     def name(self) -> str:
@@ -58,6 +60,13 @@ class KnownJob:
         if self.folder is None:
             raise TypeError(f"the job {self.name} has no folder")
         return self.folder.path
+
+    @property
+    def duration_seconds(self) -> float:
+        """How long it runs, or ran."""
+        if self.ended is None:
+            return self.record.age_seconds
+        return max(0.0, self.ended - self.record.begun) if self.seconds is None else self.seconds
 
     def describe(self) -> str:
         """The job's name, with the first words of the command."""
@@ -74,11 +83,11 @@ def look_at(folder: JobFolder) -> KnownJob | None:
         return None
     pid = folder.find_launcher()
     if (end := folder.read_end()) is not None:
-        return KnownJob(record, JobState.ENDED, folder, None, end.exit_code, end.time)
+        return KnownJob(record, JobState.ENDED, folder, None, end.exit_code, end.time, end.seconds)
     if pid is not None:
         return KnownJob(record, JobState.RUNNING, folder, pid)
     if (end := folder.read_end()) is not None:  # between the two looks
-        return KnownJob(record, JobState.ENDED, folder, None, end.exit_code, end.time)
+        return KnownJob(record, JobState.ENDED, folder, None, end.exit_code, end.time, end.seconds)
     return KnownJob(record, JobState.LOST, folder, None, None, folder.last_change())
 
 

@@ -23,6 +23,11 @@ def read_boot() -> str:
     return ""
 
 
+def read_uptime() -> float:
+    """For how many seconds this machine has run: a clock that nobody sets."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @dataclass(frozen=True, slots=True)
 class JobRecord:
     """A job of this user.
@@ -34,6 +39,7 @@ class JobRecord:
     is_detached: it outlives its terminal.
     folder: of a detached job; "" for another one.
     marks_ranks: each line of the output begins with its rank.
+    uptime: of the machine when hvdrun began; None in the record of an earlier version.
     """
 
     job: str
@@ -46,6 +52,7 @@ class JobRecord:
     is_detached: bool = False
     folder: str = ""
     marks_ranks: bool = True
+    uptime: float | None = field(default_factory=read_uptime)
 
     @classmethod
     def of(cls, job: str, spec: JobSpec) -> Self:
@@ -71,6 +78,13 @@ class JobRecord:
         """The machine has been started again since then."""
         return self.is_of_this_machine and self.boot != read_boot()
 
+    @property
+    def age_seconds(self) -> float:
+        """How long ago hvdrun began. Where the machine was started again, only a clock tells that can be set."""
+        if self.uptime is None or self.boot != read_boot():
+            return max(0.0, time.time() - self.begun)
+        return read_uptime() - self.uptime
+
     def encode(self) -> str:
         """As one JSON document."""
         return json.dumps(asdict(self))
@@ -85,7 +99,7 @@ class JobRecord:
         known = {each.name for each in fields(cls)}
         found: dict[str, Any] = {name: value for name, value in dict(json.loads(document)).items() if name in known}
         lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
-        return cls(**{**found, **lists})
+        return cls(**{"uptime": None, **found, **lists})
 
 
 def join_words(command: Sequence[str]) -> str:

@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import shutil
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.system import jumping_clock
 from tests.system.detached import ask, detach, find_guardian, find_job, find_server, kill_server
 from tests.system.launcher import Finished, Launcher
 from tests.system.roles import kill
@@ -29,6 +32,7 @@ open(f"end.{rank}", "w").write(f"{os.getpid()} {number}")
 sys.exit(int(sys.argv[1]) if rank == "0" else 0)
 """
 CODE = 7
+HOUR_SECONDS = 3600.0  # by which the jumping clock is set
 
 
 def start(hvdrun: Launcher, *words: str, code: int = 0) -> str:
@@ -40,8 +44,13 @@ def start(hvdrun: Launcher, *words: str, code: int = 0) -> str:
 
 
 def check_end(hvdrun: Launcher, job: str, code: int) -> None:
-    """The job ends with this code; its workers are those of its beginning, and each line is there once, in order."""
+    """The job comes to its end, and that is as `check_ended` says."""
     hvdrun.write("go", "")
+    check_ended(hvdrun, job, code)
+
+
+def check_ended(hvdrun: Launcher, job: str, code: int) -> None:
+    """The job ends with this code; its workers are those of its beginning, and each line is there once, in order."""
     waited = ask(hvdrun, "wait", job)
     log = ask(hvdrun, "logs", job)
     assert waited.returncode == code, f"{waited}\n{log}"
@@ -209,6 +218,65 @@ def test_a_job_that_no_server_can_continue_ends_with_its_workers(hvdrun: Launche
     assert waited.returncode == 125
     assert "and no other can continue the job: its journal was removed" in ask(hvdrun, "logs", job).stderr
     wait_until(lambda: hvdrun.processes() == (), "the agent to end")
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_clock_that_is_set_by_an_hour_ends_no_worker_and_no_limit(hvdrun: Launcher, is_early: bool) -> None:
+    """It is set forward and back while a server runs, and before the next one starts; is_early: it begins forward."""
+    environment = jumping_clock.build(hvdrun.directory)
+    clock = Clock(hvdrun.directory / "jump")
+    if is_early:
+        clock.set()
+    hvdrun.write("count.py", COUNTS)
+    words = ("--lease", "1s", "--server-timeout", "1800s", "--outcome", "outcome.json")
+    job = detach(hvdrun, "-np", "2", *words, "python", "count.py", "0", environment=environment)
+
+    def ask_then(*words: str) -> Finished:
+        return hvdrun.start_words([sys.executable, "-m", "hvdrun", *words], environment).wait()
+
+    def await_lease() -> None:
+        first = count_lines(hvdrun, job)
+        wait_until(lambda: count_lines(hvdrun, job) > first + 150, "the job to run for longer than its lease")
+        assert re.search(rf"{job} +running +\S+ \S+ +(\d min )?[\d.]+ s +2 ", ask_then("ps").stdout)
+
+    clock.set()
+    await_lease()
+    guardian, former = kill(find_guardian(hvdrun), signal.SIGSTOP), kill_server(hvdrun)
+    clock.set()
+    kill(guardian, signal.SIGCONT)
+    wait_until(lambda: find_server(hvdrun) not in {None, former}, "another server")
+    await_lease()
+    waited = hvdrun.start_words([sys.executable, "-m", "hvdrun", "wait", job], environment)
+    clock.set()
+    kill(find_guardian(hvdrun), signal.SIGUSR2)  # a stop notice, at which the workers end
+    assert waited.wait().returncode == 0
+    check_ended(hvdrun, job, 0)
+    outcome = json.loads((hvdrun.directory / "outcome.json").read_text())
+    assert 0 < outcome["seconds"] < HOUR_SECONDS / 2
+    assert all(0 < each["started_at"] < each["ended_at"] <= outcome["seconds"] for each in outcome["workers"])
+
+
+class Clock:
+    """The clock of a job, an hour forward or not.
+
+    Args:
+        path: of the file by which it is forward.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def set(self) -> None:
+        """Set it forward, or back again."""
+        if self._path.exists():
+            self._path.unlink()
+        else:
+            self._path.touch()
+
+
+def count_lines(hvdrun: Launcher, job: str) -> int:
+    """How many lines of its workers a job has in its log."""
+    return len(ask(hvdrun, "logs", job).stdout.splitlines())
 
 
 FILLS = """

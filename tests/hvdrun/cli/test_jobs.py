@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -18,7 +19,7 @@ from hvdrun.jobs import known, places
 from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.log import frame, name_log
 from hvdrun.jobs.questions import SilentJobError
-from hvdrun.jobs.record import JobRecord
+from hvdrun.jobs.record import JobRecord, read_uptime
 from hvdrun.options.programs import JOB_PROGRAMS
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.jobs.detached import holding, make_folder
@@ -54,6 +55,21 @@ def test_ps_lists_what_runs_and_what_has_ended(place: Path, capsys: pytest.Captu
     assert [row.split()[:2] for row in rows] == [["beef", "exit"], ["dead", "lost"], ["feed", "running"]]
     assert rows[0].split()[2] == "7"
     assert rows[0].endswith("1 min 40 s  2        python train.py")
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_the_time_of_a_job_is_right_after_the_clock_was_set(
+    place: Path, capsys: pytest.CaptureFixture[str], hours: int
+) -> None:
+    folder = JobFolder(place / "feed")
+    folder.create(JobRecord("feed", ("sleep", "9"), begun=time.time() - 3600 * hours, uptime=read_uptime() - 125))
+    with holding(folder):
+        assert main(["ps"]) == 0
+    folder.end(0)
+    assert main(["ps"]) == 0
+    _, runs, _, ended = capsys.readouterr().out.splitlines()
+    assert re.search(r"attached .* 2 min \d+ s  1 ", runs)
+    assert re.search(r"exit 0 .* 2 min \d+ s  1 ", ended)
 
 
 def test_ps_leaves_out_what_has_ended_long_ago(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from hvdrun.jobs.record import JobRecord
 def make_folder(place: Path, job: str, exit_code: int | None = None, begun: float = 0.0) -> JobFolder:
     """The folder of a job whose launcher has ended; exit_code: None where it was killed."""
     folder = JobFolder(place / job)
-    folder.create(JobRecord(job, ("python", "train.py"), 2, begun=begun, is_detached=True))
+    folder.create(JobRecord(job, ("python", "train.py"), 2, begun=begun, is_detached=True, uptime=None))
     with holding(folder):
         pass
     if exit_code is not None:
