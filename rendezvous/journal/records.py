@@ -44,7 +44,8 @@ class Record:
         Raises:
             BadRecordError: it has changed.
         """
-        if self.checksum != _check(self.kind, self.name, self.body):
+        # SQLite returns what the row says: a text where a bit of it has changed.
+        if type(self.body) is not bytes or self.checksum != _check(self.kind, self.name, self.body):
             raise BadRecordError(f"the checksum of the {self.kind} {self.name} is wrong")
         return self.body
 

@@ -220,9 +220,19 @@ def test_a_job_that_no_server_can_continue_ends_with_its_workers(hvdrun: Launche
     wait_until(lambda: hvdrun.processes() == (), "the agent to end")
 
 
+def test_a_job_whose_folder_was_removed_ends_by_a_notice_when_its_server_is_killed(hvdrun: Launcher) -> None:
+    job = start(hvdrun, "--server-timeout", "1s", "--lease", "1s")
+    server = find_server(hvdrun)
+    shutil.rmtree(hvdrun.state / "hvdrun" / job)
+    assert job in ask(hvdrun, "ps").stdout
+    kill(server)
+    wait_until(lambda: len(list(hvdrun.directory.glob("end.*"))) == 2, "both to end after the notice")
+    wait_until(lambda: hvdrun.processes() == (), "the agent to end")
+
+
 @pytest.mark.parametrize("is_early", [False, True])
 def test_a_clock_that_is_set_by_an_hour_ends_no_worker_and_no_limit(hvdrun: Launcher, is_early: bool) -> None:
-    """It is set forward and back while a server runs, and before the next one starts; is_early: it begins forward."""
+    """Forward and back, while a server runs, and before the next one starts; is_early: it begins forward."""
     environment = jumping_clock.build(hvdrun.directory)
     clock = Clock(hvdrun.directory / "jump")
     if is_early:

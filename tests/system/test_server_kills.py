@@ -75,7 +75,10 @@ class Story:
             assert find_guardian(self.hvdrun) is not None, ask(self.hvdrun, "logs", "last")
             return len({note["pid"] for note in read_notes(self.folder) if note["what"] == "step"}) >= 2
 
-        wait_until(do_train, "training")
+        try:
+            wait_until(do_train, "training")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{ask(self.hvdrun, 'logs', 'last')}") from None
 
     def pause(self, seconds: float) -> None:
         """Pass some of this time: the moment is tested, and no event marks it."""

@@ -120,6 +120,21 @@ def test_a_fault_in_a_record_is_refused(closed: Path, part: bytes) -> None:
         open_journal(closed, pytest.fail)
 
 
+@pytest.mark.parametrize("table", ["meta", "snapshot", "difference"])
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("CAST(substr(body, 2) || x'ff' AS BLOB)", "the checksum of the "),
+        ("CAST(body AS TEXT)", "the checksum of the "),  # one bit of a row says that
+        ("CAST(x'ff' AS TEXT)", "Could not decode"),
+    ],
+)
+def test_a_body_that_has_changed_is_refused_in_each_table(closed: Path, table: str, body: str, reason: str) -> None:
+    change(closed, f"UPDATE {table} SET body = {body}")  # noqa: S608 - a table's name is no value
+    with pytest.raises(JournalDamagedError, match=reason):
+        open_journal(closed, pytest.fail)
+
+
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
