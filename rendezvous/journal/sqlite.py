@@ -344,7 +344,9 @@ def _explain(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", None)
         if code == sqlite3.SQLITE_BUSY:
             raise JournalInUseError(path) from error
-        if code in _DAMAGED or (code is None and isinstance(error, sqlite3.OperationalError)):  # a text is none
+        if code is None and isinstance(error, sqlite3.OperationalError):  # Python cannot decode it
+            raise JournalDamagedError(path, "the checksum of a text is wrong") from error
+        if code in _DAMAGED:
             raise JournalDamagedError(path, str(error)) from error
         raise JournalUnwritableError(path, str(error)) from error
     except OSError as error:

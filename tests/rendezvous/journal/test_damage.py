@@ -125,8 +125,8 @@ def test_a_fault_in_a_record_is_refused(closed: Path, part: bytes) -> None:
     ("body", "reason"),
     [
         ("CAST(substr(body, 2) || x'ff' AS BLOB)", "the checksum of the "),
-        ("CAST(body AS TEXT)", "the checksum of the "),  # one bit of a row says that
-        ("CAST(x'ff' AS TEXT)", "Could not decode"),
+        ("CAST(body AS TEXT)", "the checksum of (the|a) "),  # one bit of a row says that
+        ("CAST(x'ff' AS TEXT)", "the checksum of a text"),
     ],
 )
 def test_a_body_that_has_changed_is_refused_in_each_table(closed: Path, table: str, body: str, reason: str) -> None:
