@@ -183,7 +183,7 @@ class ForkSpawner:
             threads=threads,
         )
 
-        memory = self._environment.memories.find(launch.worker.slot)
+        memory = self._environment.memories.find(launch)
 
         def bind(pid: int) -> None:
             self._exec.binder.bind(pid, launch.assignment.local_rank)

@@ -106,7 +106,7 @@ class ExecSpawner:
         """Start one worker by exec; see `Spawner`."""
         begin = self._begin
         environment = self._environment.of(launch)
-        memory = self._environment.memories.find(launch.worker.slot)
+        memory = self._environment.memories.find(launch)
         executable = find_executable(begin.command[0], begin.directory, environment)
 
         async def start(streams: StandardStreams) -> int:
@@ -188,7 +188,7 @@ class WorkerEnvironment:
             added |= torch_worker_environment(launch.worker.incarnation - 1, begin.job)
 
         added[ERROR_FILE] = str(name_error_file(self._socket, launch.worker))
-        if (memory := self.memories.find(launch.worker.slot)) is not None:
+        if (memory := self.memories.find(launch)) is not None:
             added[SNAPSHOT_FD] = str(memory)
         if self._snapshot_folder is not None and (folder := self._snapshot_folder.find(launch.round)) is not None:
             added[SNAPSHOT_DIR] = str(folder)

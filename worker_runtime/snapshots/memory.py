@@ -1,4 +1,4 @@
-"""The memory of a slot's snapshots: a file in memory with two halves for states and a ring for random states.
+"""The memory of a worker's snapshots: a file in memory with two halves for states and a ring for random states.
 
 A record is written into the place of an older one: first its header is made invalid, then the data are written, then
 the header. A header has the checksum of itself and of the description of the data, so a record is complete or absent,
@@ -80,7 +80,7 @@ class Record:
 
 
 class SnapshotMemory:
-    """The memory behind a descriptor, which other workers of the slot have used before.
+    """The memory behind a descriptor, which workers of former rounds have used before.
 
     Args:
         descriptor: of the file; it stays the caller's.

@@ -1,4 +1,4 @@
-"""The memory of a slot's snapshots: one worker writes, and the next worker of the slot finds it."""
+"""The memory of snapshots: one worker writes, and the worker in its place finds it in the next round."""
 
 import os
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from hvdrun.agent.snapshot_memories import SnapshotMemories
 from rendezvous.bootstrap import SNAPSHOT_FD, torch_job_environment
-from rendezvous.core.model import Slot
+from rendezvous.core.model import Round, Slot, Worker
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_launches
 from tests.hvdrun.agent.sleepers import count_descriptors
@@ -43,16 +43,29 @@ async def test_a_worker_of_a_job_without_restarts_has_no_memory(*, prefork: bool
         assert await room.run(LAUNCHES[0]) == "False\n"
 
 
-def test_each_slot_has_one_memory_and_all_are_given_back_at_the_end() -> None:
+def test_each_place_has_one_memory_and_all_are_given_back_at_the_end() -> None:
     before = count_descriptors()
     memories = SnapshotMemories({os.fsencode(name): os.fsencode(value) for name, value in RESTARTS.items()})
-    found = [memories.find(Slot("a", index)) for index in (0, 1, 0)]
+    found = [memories.find(LAUNCHES[index]) for index in (0, 1, 0)]
     assert found[0] == found[2] != found[1]
     assert count_descriptors() == before + 2
     memories.close()
     assert count_descriptors() == before
-    assert SnapshotMemories({}).find(Slot("a", 0)) is None
+    assert SnapshotMemories({}).find(LAUNCHES[0]) is None
     assert SNAPSHOT_FD in WRITES
+
+
+def test_the_first_worker_of_a_host_finds_the_state_also_where_its_slot_is_another_one() -> None:
+    memories = SnapshotMemories({os.fsencode(name): os.fsencode(value) for name, value in RESTARTS.items()})
+    first, other = (replace(launch, round=Round(0, 0, 1)) for launch in LAUNCHES)
+    kept = memories.find(first)
+    moved = replace(first, worker=Worker(other.worker.slot, 2), round=Round(1, 0, 1))  # the first slot is closed
+    alone_there = replace(first, worker=Worker(Slot("a", 0), 2), round=None)
+    try:
+        assert memories.find(moved) == kept != memories.find(other)
+        assert memories.find(alone_there) != kept
+    finally:
+        memories.close()
 
 
 def test_a_host_that_has_no_more_files_runs_its_workers_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,4 +74,4 @@ def test_a_host_that_has_no_more_files_runs_its_workers_without_memory(monkeypat
 
     monkeypatch.setattr(os, "memfd_create", fail)
     memories = SnapshotMemories({os.fsencode(name): os.fsencode(value) for name, value in RESTARTS.items()})
-    assert memories.find(Slot("a", 0)) is None
+    assert memories.find(LAUNCHES[0]) is None
