@@ -552,6 +552,10 @@ class SnapshotError(RuntimeError):
     Message: NAME cannot load its snapshot: ERROR: start a new job
     Cause: The script was changed while its job ran.
     Remedy: End the job, and start it again.
+
+    Message: another Snapshot of this worker has saved in this round: give all objects and values to one
+    Cause: The script, or a program before it in the same worker, has trained with another Snapshot.
+    Remedy: Use one Snapshot for all, or start a job for each training.
     """
 
 

@@ -169,6 +169,7 @@ def show_snapshots() -> Iterator[str]:
     snapshot = importlib.import_module("worker_runtime.torch.snapshot")
     yield snapshot._REFUSAL.format("model", "DTensor")
     yield snapshot._HIDDEN.format("models", "list", "Linear")
+    yield snapshot._SECOND
     for place in ("the memory of this host", "memory.max of the control group"):
         yield snapshot._SHORTAGE.format("2 GiB", f"{place} leaves 1 GiB")
     yield catch(lambda: importlib.import_module("worker_runtime.snapshots.process_group").find_group(2))

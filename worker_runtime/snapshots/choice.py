@@ -13,11 +13,13 @@ class Summary:
     names: what its program keeps.
     states: the complete states.
     random: of which saves, ranks and sizes it has random states.
+    saves: how often its program has called `save()`.
     """
 
     names: tuple[str, ...]
     states: tuple[Record, ...] = ()
     random: tuple[Record, ...] = ()
+    saves: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ _LONGEST_CAUSE = 400  # characters of an error's text
 _REFUSAL = "{} cannot be in a Snapshot: {} lies on several ranks, and no rank has all of it; write checkpoints instead"
 _HIDDEN = "{} is a {} with an object of the class {}, which has a state_dict: give each such object a name of its own"
 _SHORTAGE = "two copies of the state need {} on each host, and {}: use a host with more memory, or no Snapshot"
+_SECOND = "another Snapshot of this worker has saved in this round: give all objects and values to one"
 _OWNERS: "list[weakref.ref[Snapshot]]" = []  # the Snapshot of this worker
 
 
@@ -123,7 +124,8 @@ class Snapshot:
             True; False if there is none, as in the first round, and then nothing has changed.
 
         Raises:
-            SnapshotError: the process group is missing, or this program keeps something else than the last one.
+            SnapshotError: the process group is missing, this program keeps something else than the last one, or another
+                Snapshot of this worker, as of the program before, has saved in this round.
         """
         if not self._may_restart:
             return False
@@ -134,10 +136,14 @@ class Snapshot:
         if self._memory is not None:
             own, random = dict(self._memory.list_states()), list(self._memory.list_random())
         names = tuple(self._values)
-        summaries = group.gather(Summary(names, tuple(own.values()), tuple(record for record, _ in random)))
+        summaries = group.gather(
+            Summary(names, tuple(own.values()), tuple(record for record, _ in random), self._number)
+        )
         choice = choose(summaries)
         if choice is None:
             return False
+        if choice.key.round == self._round and not any(each.saves for each in summaries):
+            raise SnapshotError(_SECOND)
         if (difference := find_difference(summaries, choice)) is not None:
             raise SnapshotError(f"the snapshots do not fit together: {difference}")
 

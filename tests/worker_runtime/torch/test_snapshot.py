@@ -81,6 +81,11 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
 
 
+def begin_next_round() -> None:
+    """As another process has it."""
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
+
+
 @pytest.mark.parametrize("options", [{}, {"in_background": True}])
 def test_a_later_life_continues_bit_for_bit(slot: int, options: dict[str, Any]) -> None:
     whole = Life(0, **options)
@@ -129,6 +134,7 @@ def test_a_process_that_the_program_starts_does_not_inherit_the_memory(slot: int
         os._exit(0)
     os.waitpid(worker, 0)
     del kept
+    begin_next_round()
     assert not Snapshot(step=0).restore()
 
 
@@ -149,6 +155,7 @@ def test_a_model_is_the_same_with_ddp(slot: int, alone: None) -> None:
     kept = Snapshot(model=DistributedDataParallel(model))
     kept.save()
     del kept
+    begin_next_round()
     other = torch.nn.Linear(2, 2)
     assert Snapshot(model=other).restore()
     assert torch.equal(other.weight, model.weight)
@@ -167,6 +174,7 @@ def test_tensors_of_any_form_are_kept(slot: int) -> None:
     kept = Snapshot(**values)
     kept.save()
     del kept
+    begin_next_round()
     found = Snapshot(**dict.fromkeys(values))
     assert found.restore()
     assert torch.equal(found.bits, values["bits"])
@@ -192,6 +200,7 @@ def test_another_set_of_names_or_shapes_is_refused(other: dict[str, Any], senten
     kept = Snapshot(model=torch.nn.Linear(2, 2), step=0)
     kept.save()
     del kept
+    begin_next_round()
     with pytest.raises(SnapshotError, match=sentence):
         Snapshot(**other).restore()
 
@@ -301,13 +310,13 @@ def test_one_snapshot_has_all() -> None:
 
 @pytest.mark.usefixtures("slot")
 @pytest.mark.parametrize("options", [{}, {"in_background": True}])
-def test_values_without_a_tensor_are_kept(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+def test_values_without_a_tensor_are_kept(options: dict[str, Any]) -> None:
     first: Any = Snapshot(step=0, **options)
     first.step = 3
     first.save()
     first._await_writer()
     del first
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    begin_next_round()
     second: Any = Snapshot(step=0)
     assert second.restore()
     assert second.step == 3
@@ -324,6 +333,20 @@ def test_a_container_of_modules_is_refused_by_name(make: Any) -> None:
     with pytest.raises(SnapshotError, match=sentence):
         kept.layers = layers
     kept.layers = torch.nn.ModuleList([torch.nn.Linear(1, 1)])
+
+
+@pytest.mark.usefixtures("slot")
+def test_a_second_training_of_one_round_does_not_continue_from_the_first_one() -> None:
+    first: Any = Snapshot(step=0)
+    assert not first.restore()
+    first.step = 1
+    first.save()
+    first.step = 2
+    assert first.restore()  # its own save
+    assert first.step == 1
+    del first
+    with pytest.raises(SnapshotError, match="another Snapshot of this worker has saved in this round"):
+        Snapshot(step=0).restore()
 
 
 @pytest.mark.usefixtures("slot")
