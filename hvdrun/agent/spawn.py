@@ -190,12 +190,13 @@ class WorkerEnvironment:
         added[ERROR_FILE] = str(name_error_file(self._socket, launch.worker))
         if (memory := self.memories.find(launch)) is not None:
             added[SNAPSHOT_FD] = str(memory)
-        if self._snapshot_folder is not None and (folder := self._snapshot_folder.find(launch.round)) is not None:
-            added[SNAPSHOT_DIR] = str(folder)
+        is_chosen = os.fsencode(SNAPSHOT_DIR) in begin.environment  # by -x
+        if self._snapshot_folder is not None and not is_chosen:
+            folder = self._snapshot_folder.find(launch.round)
+            if folder is not None:
+                added[SNAPSHOT_DIR] = str(folder)
         own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
-        # A job inside a worker must not write into the folder of the job around.
-        given = {name: begin.environment[name] for name in begin.environment if name != os.fsencode(SNAPSHOT_DIR)}
-        return {**_name_interface(begin.interface), **given, **own}
+        return {**_name_interface(begin.interface), **begin.environment, **own}
 
 
 def make_service_environment(begin: Begin) -> dict[bytes, bytes]:

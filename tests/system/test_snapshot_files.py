@@ -87,3 +87,10 @@ def test_a_job_without_restarts_has_no_such_folder(hvdrun: Launcher) -> None:
     around = {"HVD_SNAPSHOT_DIR": os.fspath(hvdrun.directory)}
     finished = hvdrun("-np", "1", "python", "train.py", environment=around)
     assert re.findall("True|False", finished.stdout) == ["False"]
+
+
+@pytest.mark.parametrize("words", [(), ("--max-restarts", "1")])
+def test_the_folder_that_the_user_has_chosen_is_that_of_the_script(hvdrun: Launcher, words: tuple[str, ...]) -> None:
+    hvdrun.write("train.py", "import os; print('in', os.environ['HVD_SNAPSHOT_DIR'])")
+    finished = hvdrun("-np", "1", *words, "-x", "HVD_SNAPSHOT_DIR=/mine", "python", "train.py")
+    assert re.findall("in (.*)", finished.stdout) == ["/mine"]

@@ -126,9 +126,14 @@ def test_a_folder_that_a_killed_agent_has_left_in_memory_is_removed_before_and_a
     assert [*memory.iterdir()] == [folder.path]
 
 
-def test_a_worker_has_the_folder_of_its_own_job(folder: SnapshotFolder, tmp_path: Path) -> None:
-    begin = make_begin(tmp_path, **{SNAPSHOT_DIR: "/dev/shm/around"})  # noqa: S108 - of a job around this one
+@pytest.mark.parametrize("chosen", ["", "/scratch/mine"])
+def test_a_worker_has_the_folder_in_memory_unless_x_names_another_one(
+    folder: SnapshotFolder, tmp_path: Path, chosen: str
+) -> None:
+    begin = make_begin(tmp_path, **({SNAPSHOT_DIR: chosen} if chosen else {}))
     launch = replace(LAUNCH, round=replace(ALONE, master=Endpoint("a", 1)))
     own = WorkerEnvironment(begin, tmp_path / "agent.sock", folder).of(launch)[SNAPSHOT_DIR.encode()]
-    assert Path(os.fsdecode(own)).parent == folder.path
-    assert SNAPSHOT_DIR.encode() not in WorkerEnvironment(begin, tmp_path / "agent.sock").of(launch)
+    if chosen:
+        assert (os.fsdecode(own), folder.path.exists()) == (chosen, False)
+    else:
+        assert Path(os.fsdecode(own)).parent == folder.path
