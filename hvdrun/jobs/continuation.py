@@ -31,6 +31,7 @@ from rendezvous.wire.notifications import KEY_BYTES
 
 _AUTHORITY, _SECRET, _NETWORK, _HISTORY = "authority", "secret", "network", "history"
 _JOINING = "joining"
+_LOOK_SECONDS = 0.1  # that another process may take to look at a job
 _MARK = "begun"  # a file beside the journal: hosts know of the job
 
 
@@ -191,8 +192,14 @@ class Continuation:
 
         def note_end() -> None:
             loop.remove_reader(line)
+            take()
+
+        def take() -> None:
             with suppress(OSError):  # the folder was removed
-                self.folder.lock_again()
+                try:
+                    self.folder.lock_again()
+                except BlockingIOError:  # a hvdrun resume looks at the job, and leaves it alone
+                    loop.call_later(_LOOK_SECONDS, take)
 
         loop.add_reader(line, note_end)
 

@@ -173,10 +173,17 @@ async def test_a_message_is_acknowledged_when_it_is_in_the_log(servers: dict[int
 async def test_the_server_takes_the_lock_of_the_job_when_its_guardian_has_gone(
     servers: dict[int, DetachedServer], line: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = asyncio.Event()
+    """Also where another process has it for a moment, as `hvdrun resume` does."""
+    taken, tries = asyncio.Event(), iter([True, False])
+
+    def lock_again(_: JobFolder) -> None:
+        if next(tries):
+            raise BlockingIOError
+        taken.set()
+
     continuation = open_continuation(servers[1], OUTPUT, refuse)
     assert continuation is not None
-    monkeypatch.setattr(JobFolder, "lock_again", lambda _: taken.set())
+    monkeypatch.setattr(JobFolder, "lock_again", lock_again)
     continuation.follow_guardian()
     await asyncio.sleep(0)
     assert not taken.is_set()
