@@ -31,13 +31,10 @@ def main() -> int:
     prepare_process()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # a worker must not inherit what nohup ignores
-    # What a library prints must not get into the frames.
-    output = os.dup(1)
-    os.dup2(2, 1)
-    os.set_inheritable(output, False)  # noqa: FBT003 - os.set_inheritable's signature
+    orders, output = _take_pipes()
     failed = 1
     try:
-        ending = str(asyncio.run(serve_pipes(0, output)))
+        ending = str(asyncio.run(serve_pipes(orders, output)))
     except ServerTimeoutError as error:
         ending, failed = str(error), error.exit_code
     except (RendezvousError, HvdrunError) as error:
@@ -49,6 +46,20 @@ def main() -> int:
     with suppress(OSError):  # the launcher, which reads and prints this, may be gone
         sys.stderr.write(ending + "\n")
     return failed
+
+
+def _take_pipes() -> "tuple[int, int]":
+    """Move the launcher's pipes away from standard input and output.
+
+    At the end of the orders their descriptor is closed, and the next file that is opened gets its number. And what a
+    library prints must not get among the messages.
+    """
+    orders, output = os.dup(0), os.dup(1)  # no child inherits them
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+    os.dup2(2, 1)
+    return orders, output
 
 
 if __name__ == "__main__":

@@ -114,6 +114,16 @@ def test_an_agent_ends_when_its_launcher_is_gone_or_an_order_is_impossible(data:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_file_gets_the_number_of_standard_input_when_the_orders_have_ended(tmp_path: Path) -> None:
+    """A worker would take it for its own, and lose its output."""
+    with start_agent(tmp_path) as agent:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        agent.stdout.read(1)
+        assert Path(f"/proc/{agent.pid}/fd/0").readlink() == Path(os.devnull)
+        agent.stdin.close()
+
+
 @pytest.mark.parametrize("words", [(), ("-c", NOTICED_EARLY)], ids=["", "got a stop notice first"])
 def test_an_agent_that_is_released_before_its_job_begins_exits_with_0(words: tuple[str, ...], tmp_path: Path) -> None:
     assert run_agent(codec.encode_order(Release()), tmp_path, *words) == (0, [HELLO], "")
