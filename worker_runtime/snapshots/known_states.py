@@ -8,7 +8,7 @@ tensors' values are.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -20,6 +20,7 @@ _MOST_CHANGES = 8  # of the containers: where more come, each save makes a state
 _CONTAINERS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks")
 _OPTIMIZER_HOOKS = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks")
+_NUMBERS = count()
 _OWN_STATE = ("state_dict", "_save_to_state_dict", "get_extra_state")
 
 
@@ -85,7 +86,7 @@ class KnownStates:
         is_plain = _PLAIN.issuperset(map(type, tensors)) and all(each.layout is torch.strided for each in tensors)
         if not is_plain:
             return state
-        self.known = Known(self._changes, part, tensors)
+        self.known = Known(next(_NUMBERS), part, tensors)
         self._source, self._trace = source, source.trace()
         return self._renew(part)
 
@@ -119,7 +120,7 @@ def _trace_module(root: Module) -> _Source | None:
     containers = [vars(each)[name] for each in modules for name in _CONTAINERS]
     hooks = [vars(each)[name] for each in modules for name in _HOOKS]
     transient = [vars(each)["_non_persistent_buffers_set"] for each in modules]
-    if any(hooks):
+    if any(hooks) or not all(isinstance(each, dict) for each in containers):  # in TorchScript they are no dicts
         return None
 
     def trace() -> Trace:

@@ -20,7 +20,7 @@ from worker_runtime.elastic.handlers import Stateful
 from worker_runtime.errors import SnapshotError
 from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY, read_may_restart
 from worker_runtime.snapshots.choice import Choice, Summary, choose, find_difference
-from worker_runtime.snapshots.contents import Packer, ShardedStateError, unpack
+from worker_runtime.snapshots.contents import Packer, Row, ShardedStateError, unpack
 from worker_runtime.snapshots.copies import clone, note_stream
 from worker_runtime.snapshots.free_memory import describe, find_shortage
 from worker_runtime.snapshots.known_states import KnownStates
@@ -84,7 +84,7 @@ class Snapshot:
         self._clones: list[torch.Tensor] = []
         self._packer = Packer()
         self._states: dict[str, KnownStates] = {}
-        self._views: dict[int, tuple[mmap.mmap | None, bytes, list[torch.Tensor]]] = {}  # of each half
+        self._views: dict[int, tuple[mmap.mmap, list[Row], list[torch.Tensor]]] = {}  # of each half
         self._checked_bytes = 0
 
         self._rank = int(os.environ.get("RANK", "0"))
@@ -220,10 +220,10 @@ class Snapshot:
         """Copy a state into its half; `begin` enters the stream of a device."""
 
         def copy(mapping: mmap.mmap) -> None:
-            known, layout, views = self._views.get(half, (None, b"", []))
-            if known is not mapping or layout != record.layout:
+            known, table, views = self._views.get(half, (None, None, []))
+            if known is not mapping or table is not self._packer.table:
                 views = self._packer.view(mapping)
-                self._views[half] = mapping, record.layout, views
+                self._views[half] = mapping, self._packer.table, views
             if tensors:
                 with torch.no_grad(), begin():
                     torch._foreach_copy_(views, tensors)

@@ -79,3 +79,19 @@ def test_clones_are_used_again_while_they_fit() -> None:
     assert clones[0].tolist() == [1, 1, 1]
     with note_stream(clones)():
         assert clones[0].device.type == "cpu"
+
+
+def test_a_sparse_tensor_and_a_dense_one_may_change_places() -> None:
+    packer = Packer()
+    dense, sparse = torch.eye(2), torch.ones(2, 2).to_sparse()
+    carry(packer, {"first": dense, "second": sparse})
+    found = carry(packer, {"first": sparse, "second": dense})
+    assert torch.equal(found["first"].to_dense(), torch.ones(2, 2))
+    assert torch.equal(found["second"], torch.eye(2))
+
+
+def test_a_tensor_keeps_its_memory_format() -> None:
+    image = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    found = carry(Packer(), {"image": image, "rows": torch.arange(8)[::2]})
+    assert (found["image"].tolist(), found["image"].stride()) == (image.tolist(), image.stride())
+    assert (found["rows"].tolist(), found["rows"].stride()) == ([0, 2, 4, 6], (1,))

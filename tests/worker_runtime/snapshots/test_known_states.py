@@ -134,3 +134,30 @@ def test_a_tensor_that_gets_another_dtype_or_size_in_place_is_packed_as_it_is() 
         assert {name: (each.dtype, each.tolist()) for name, each in found.items()} == {
             name: (each.dtype, each.tolist()) for name, each in model.state_dict().items()
         }
+
+
+def test_another_object_in_the_place_of_one_is_packed_under_its_own_names() -> None:
+    packer = Packer()
+    for names in ("ab", "ba"):
+        module = torch.nn.ModuleDict({name: torch.nn.Linear(1, 1) for name in names})
+        states = KnownStates(module)
+        for _ in range(2):
+            state = states.take()
+            assert states.known is not None
+            description, tensors = packer.pack({"model": state}, [states.known])
+        memory = bytearray(packer.data_bytes)
+        torch._foreach_copy_(packer.view(memory), [each.detach() for each in tensors])
+        (found,) = unpack(description, memory, []).values()
+        assert look_at_values(found) == look_at_values(module.state_dict())
+
+
+def look_at_values(state: dict[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: tensor.tolist() for name, tensor in state.items()}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is")
+def test_a_module_of_torchscript_is_asked_each_time() -> None:
+    module = torch.jit.script(torch.nn.Linear(1, 1))
+    states = KnownStates(module)
+    assert [look_at_values(states.take()) for _ in range(2)] == [look_at_values(module.state_dict())] * 2
+    assert states.known is None
