@@ -46,6 +46,7 @@ def measure(what: str, width: int, rounds: int) -> tuple[float, float]:
     """Print a row; return the milliseconds of the copy, and what a save takes beside it."""
     model, optimizer = make_training(width)
     snapshot = Snapshot(model=model, optimizer=optimizer, step=0)
+    snapshot.restore()
     tensors = list_tensors(model, optimizer)
     copies, saves = [], []
     for _ in range(3):  # the first ones take their memory from the kernel

@@ -539,6 +539,10 @@ class SnapshotError(RuntimeError):
         they are.
     Remedy: Give each object a name: `Snapshot(first=a, second=b)`.
 
+    Message: NAME is or has a tensor that requires gradients, and restore() would make another one: give its module
+    Cause: The optimizer would train the script's tensor, which stays as it was.
+    Remedy: Put such tensors into a module, as `torch.nn.ParameterList`, and give that.
+
     Message: two copies of the state need SIZE on each host, and the memory of this host leaves SIZE
     Message: two copies of the state need SIZE on each host, and memory.max of the control group leaves SIZE
     Cause: The host, or the container, has too little memory for two more copies of model and optimizer.
@@ -552,6 +556,10 @@ class SnapshotError(RuntimeError):
     Message: NAME cannot load its snapshot: ERROR: start a new job
     Cause: The script was changed while its job ran.
     Remedy: End the job, and start it again.
+
+    Message: save() comes before restore(), and would replace what is there: call restore() in each round, before save()
+    Cause: A script that does not call `restore()` begins anew in each round.
+    Remedy: Call it on all ranks, in the first round too, where it gives False.
 
     Message: another Snapshot of this worker has saved in this round: give all objects and values to one
     Cause: The script, or a program before it in the same worker, has trained with another Snapshot.

@@ -169,6 +169,8 @@ def show_snapshots() -> Iterator[str]:
     snapshot = importlib.import_module("worker_runtime.torch.snapshot")
     yield snapshot._REFUSAL.format("model", "DTensor")
     yield snapshot._HIDDEN.format("models", "list", "Linear")
+    yield snapshot._TRAINED.format("weight")
+    yield snapshot._UNBEGUN
     yield snapshot._SECOND
     for place in ("the memory of this host", "memory.max of the control group"):
         yield snapshot._SHORTAGE.format("2 GiB", f"{place} leaves 1 GiB")

@@ -23,6 +23,7 @@ from worker_runtime.snapshots.choice import Choice, Summary, choose, find_differ
 from worker_runtime.snapshots.contents import Packer, Row, ShardedStateError, unpack
 from worker_runtime.snapshots.copies import clone, note_stream
 from worker_runtime.snapshots.free_memory import describe, find_shortage
+from worker_runtime.snapshots.hidden import list_parts
 from worker_runtime.snapshots.known_states import KnownStates
 from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, SnapshotMemory
 from worker_runtime.snapshots.process_group import find_group
@@ -34,6 +35,8 @@ _LONGEST_CAUSE = 400  # characters of an error's text
 _REFUSAL = "{} cannot be in a Snapshot: {} lies on several ranks, and no rank has all of it; write checkpoints instead"
 _HIDDEN = "{} is a {} with an object of the class {}, which has a state_dict: give each such object a name of its own"
 _SHORTAGE = "two copies of the state need {} on each host, and {}: use a host with more memory, or no Snapshot"
+_TRAINED = "{} is or has a tensor that requires gradients, and restore() would make another one: give its module"
+_UNBEGUN = "save() comes before restore(), and would replace what is there: call restore() in each round, before save()"
 _SECOND = "another Snapshot of this worker has saved in this round: give all objects and values to one"
 _OWNERS: "list[weakref.ref[Snapshot]]" = []  # the Snapshot of this worker
 
@@ -93,6 +96,7 @@ class Snapshot:
         self._origin = NOWHERE
         self._newest = NOWHERE  # in the memory of this slot, or from which this round continues
         self._round = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self._has_begun = False  # by a call of restore()
         self._number = 0  # of calls of save(), those before a restore included
         self._pid = os.getpid()
         self._memory = _open_memory(self, self._rank)
@@ -139,6 +143,7 @@ class Snapshot:
         summaries = group.gather(
             Summary(names, tuple(own.values()), tuple(record for record, _ in random), self._number)
         )
+        self._has_begun = True
         choice = choose(summaries)
         if choice is None:
             return False
@@ -163,10 +168,15 @@ class Snapshot:
         """Keep the present state. All ranks call it equally often, after a step.
 
         Raises:
-            SnapshotError: there is too little memory for two copies, or a value cannot be pickled.
+            SnapshotError: `restore()` was not called, there is too little memory for two copies, or a value cannot be
+                pickled.
         """
+        if not self._may_restart or self._pid != os.getpid():
+            return
+        if not self._has_begun:
+            raise SnapshotError(_UNBEGUN)
         self._number += 1
-        if self._memory is None or self._number % self._every or self._pid != os.getpid():
+        if self._memory is None or self._number % self._every:
             return
         key = Key(self._round, self._number)
         with _without_collections():
@@ -337,11 +347,13 @@ def _refuse_sharded(name: str, kind: str | None) -> None:
 
 def _refuse_hidden(name: str, value: Any) -> None:
     """Refuse a container of modules, say: `restore()` would make others, and not load the state into these."""
-    if not isinstance(value, list | tuple | dict) or isinstance(value, Stateful):
+    if isinstance(value, Stateful):
         return
-    for each in value.values() if isinstance(value, dict) else value:
-        if isinstance(each, Stateful):
-            raise SnapshotError(_HIDDEN.format(name, type(value).__name__, type(each).__name__))
+    for parent, part in list_parts(value):
+        if isinstance(part, Stateful):
+            raise SnapshotError(_HIDDEN.format(name, type(parent).__name__, type(part).__name__))
+        if isinstance(part, torch.Tensor) and part.is_leaf and part.requires_grad:
+            raise SnapshotError(_TRAINED.format(name))
 
 
 def _describe(choice: Choice) -> str:
