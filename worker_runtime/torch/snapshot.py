@@ -23,12 +23,12 @@ from worker_runtime.snapshots.choice import Choice, Summary, choose, find_differ
 from worker_runtime.snapshots.contents import Packer, Row, ShardedStateError, unpack
 from worker_runtime.snapshots.copies import clone, note_stream
 from worker_runtime.snapshots.free_memory import describe, find_shortage
-from worker_runtime.snapshots.hidden import list_parts
 from worker_runtime.snapshots.known_states import KnownStates
 from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, SnapshotMemory
 from worker_runtime.snapshots.process_group import find_group
 from worker_runtime.snapshots.random_states import pack_random_states, restore_packed
 from worker_runtime.snapshots.sharded import find_any_sharded
+from worker_runtime.torch.hidden import list_parts
 
 _RESERVED = frozenset({"restore", "save"})
 _LONGEST_CAUSE = 400  # characters of an error's text
