@@ -133,6 +133,7 @@ class Snapshot:
         """
         if not self._may_restart:
             return False
+        self._await_writer()
         group = find_group(self._size)
         self._rank, self._size = group.rank, group.size
         own: dict[int, Record] = {}
@@ -330,6 +331,10 @@ def _explain_lack() -> str:
         return "hvdrun has not started this program"
     if not read_may_restart(os.environ):
         return "this job starts no worker again; give hvdrun --max-restarts"
+    if SNAPSHOT_FD in os.environ:
+        return (
+            f"a program between hvdrun and this one closed descriptor {os.environ[SNAPSHOT_FD]}; start this one alone"
+        )
     return "the agent of this host could make no memory for it; raise `ulimit -n`"
 
 

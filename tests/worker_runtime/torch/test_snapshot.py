@@ -278,6 +278,15 @@ def test_a_number_of_another_file_is_no_memory(
     assert "hvdrun has not started this program" in capfd.readouterr().err
 
 
+def test_a_program_that_closes_the_memory_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"HVD_JOB": "job", "TORCHELASTIC_MAX_RESTARTS": "1", "HVD_SNAPSHOT_FD": "0"}.items():
+        monkeypatch.setenv(name, value)
+    Snapshot(step=0)
+    assert "a program between hvdrun and this one closed descriptor 0" in capfd.readouterr().err
+
+
 def test_a_worker_without_memory_in_a_job_with_restarts_asks_the_others(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,6 +365,15 @@ def test_a_second_training_of_one_round_does_not_continue_from_the_first_one() -
     del first
     with pytest.raises(SnapshotError, match="another Snapshot of this worker has saved in this round"):
         Snapshot(step=0).restore()
+
+
+@pytest.mark.usefixtures("slot")
+def test_a_restore_finds_the_save_that_is_still_in_the_background() -> None:
+    kept = begin(weight=torch.zeros(1 << 22), step=0, in_background=True)
+    for kept.step in range(1, 5):
+        kept.save()
+    assert kept.restore()
+    assert kept.step == 4
 
 
 @pytest.mark.usefixtures("slot")
