@@ -45,6 +45,7 @@ def list_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> li
 def measure(what: str, width: int, rounds: int) -> tuple[float, float]:
     """Print a row; return the milliseconds of the copy, and what a save takes beside it."""
     model, optimizer = make_training(width)
+    os.environ["HVD_SNAPSHOT_FD"] = str(os.memfd_create("hvdrun-snapshot"))
     snapshot = Snapshot(model=model, optimizer=optimizer, step=0)
     snapshot.restore()
     tensors = list_tensors(model, optimizer)
@@ -74,7 +75,6 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=WIDTH, help="of the layers (default: %(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    os.environ["HVD_SNAPSHOT_FD"] = str(os.memfd_create("hvdrun-snapshot"))
     print(describe_machine(), "one thread", sep=", ")
     print("| | tensors | size | copy | save, beside it |\n|---|---|---|---|---|")
     measure("as many tensors, small", 8, arguments.rounds)
