@@ -147,6 +147,8 @@ class Snapshot:
         self._has_begun = True
         choice = choose(summaries)
         if choice is None:
+            if self._round and self._rank == 0:
+                _tell("no host has a snapshot of the rounds before: the training begins anew")
             return False
         if choice.key.round == self._round and not any(each.saves for each in summaries):
             raise SnapshotError(_SECOND)

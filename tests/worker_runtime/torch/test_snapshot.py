@@ -278,6 +278,15 @@ def test_a_number_of_another_file_is_no_memory(
     assert "hvdrun has not started this program" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("slot")
+def test_a_later_round_without_a_snapshot_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    assert not Snapshot(step=0).restore()
+    begin_next_round()
+    assert not capfd.readouterr().err
+    assert not Snapshot(step=0).restore()
+    assert "no host has a snapshot of the rounds before: the training begins anew" in capfd.readouterr().err
+
+
 def test_a_program_that_closes_the_memory_is_named(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
