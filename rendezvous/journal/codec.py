@@ -236,8 +236,8 @@ class RecordCodec(Codec):
 
     def list_changes(self, former: Any, new: Any) -> list[tuple[str, Any, Any]]:
         """The fields that are other objects: the name, the former value and the new one."""
-        values = zip(self._names, self._read(former), self._read(new), strict=False)
-        return [(name, before, after) for name, before, after in values if before is not after]
+        triples = zip(self._names, self._read(former), self._read(new), strict=False)
+        return [each for each in triples if each[1] is not each[2]]
 
     def decode(self, encoded: Any) -> Any:
         """The dataclass."""
@@ -365,38 +365,3 @@ def decode(kind: type[T], encoded: Any) -> T:
     """
     value: T = find_codec(kind).decode(encoded)
     return value
-
-
-def describe(hint: Any) -> dict[str, list[str]]:
-    """The names of the fields of each dataclass that values of this type contain, and the values of each enum."""
-    described = {}
-    for name, kind in list_types(hint).items():
-        if issubclass(kind, Enum):
-            described[name] = [member.value for member in kind]
-        else:
-            described[name] = [field.name for field in fields(kind)]
-    return described
-
-
-def list_types(hint: Any) -> dict[str, Any]:
-    """The dataclasses and enums that values of this type contain, by name."""
-    types: dict[str, Any] = {}
-    rest = [find_codec(hint)]
-    while rest:
-        match rest.pop():
-            case RecordCodec(record=record, fields=each):
-                types[record.__name__] = record
-                rest += each.values()
-            case EnumCodec(enum=enum):
-                types[enum.__name__] = enum
-            case UnionCodec(records=records):
-                rest += records.values()
-            case MappingCodec(key=key, value=value):
-                rest += [key, value]
-            case FixedTupleCodec(items=items):
-                rest += items
-            case TupleCodec(item=item) | SetCodec(item=item) | OptionalCodec(item=item):
-                rest.append(item)
-            case _:
-                pass
-    return types

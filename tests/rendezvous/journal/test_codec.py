@@ -16,8 +16,9 @@ from rendezvous.core.reports import JoinReason, PendingOperation, Report
 from rendezvous.core.state import State
 from rendezvous.core.table import Table
 from rendezvous.journal import codec
-from rendezvous.journal.codec import UnknownFieldError, decode, describe, encode
+from rendezvous.journal.codec import UnknownFieldError, decode, encode
 from tests.rendezvous.core.histories import KINDS
+from tests.rendezvous.journal.golden import describe
 from tests.rendezvous.journal.states import list_states
 
 

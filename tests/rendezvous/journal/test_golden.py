@@ -13,8 +13,8 @@ from rendezvous.core import membership
 from rendezvous.core.lifecycle import Phase
 from rendezvous.core.messages import Ticked
 from rendezvous.core.state import State
-from rendezvous.journal.codec import REMOVED_FIELDS, EnumCodec, describe, list_types
-from tests.rendezvous.journal.golden import GOLDEN
+from rendezvous.journal.codec import REMOVED_FIELDS, EnumCodec
+from tests.rendezvous.journal.golden import GOLDEN, describe, list_types
 from tests.rendezvous.journal.reading import opened, write
 
 JOURNALS = sorted(path.parent for path in GOLDEN.glob("*/*/journal.db"))
