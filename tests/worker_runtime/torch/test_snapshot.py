@@ -279,7 +279,7 @@ def test_a_number_of_another_file_is_no_memory(
 
 
 @pytest.mark.usefixtures("slot")
-def test_a_later_round_without_a_snapshot_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_snapshot_is_named_in_the_next_round(capfd: pytest.CaptureFixture[str]) -> None:
     assert not Snapshot(step=0).restore()
     begin_next_round()
     assert not capfd.readouterr().err
