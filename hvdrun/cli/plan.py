@@ -17,7 +17,8 @@ from hvdrun.shim.path import prepend_shim
 from hvdrun.spec.environment import choose_environment
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command, redact_script, redact_value
-from rendezvous.bootstrap import ERROR_FILE, JOB, SOCKET, Bootstrap, horovod_environment, torch_environment
+from hvdrun.version import __version__
+from rendezvous.bootstrap import ERROR_FILE, JOB, SOCKET, VERSION, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import TooFewSlotsError
 from rendezvous.core.model import LOOPBACK, Assignment, Endpoint, Restarts, Round, Slot, Worker, rank
 
@@ -204,6 +205,7 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
     hosts = tuple(dict.fromkeys(each.host for each in spec.place()))
     first = Round(0, hosts.index(slot.host), len(hosts))
     environment |= torch_environment(assignment, first, Endpoint(address, 0), LATER)
+    environment[VERSION] = __version__
     return environment | dict.fromkeys((JOB, SOCKET, _MASTER_PORT, ERROR_FILE), LATER)
 
 

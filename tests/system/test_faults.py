@@ -110,6 +110,7 @@ ELSEWHERE = {
     "examine this host",  # of an agent, which answers why it cannot: see tests/hvdrun/agent/test_examiner.py
     "answer a question",  # waits for a client, see tests/hvdrun/jobs/test_questions.py
     "find the ranks that hold up the others",  # waits for a hang, see tests/hvdrun/hangs/test_hold_ups.py
+    "keep a tunnel",  # of a server that was started again, see tests/hvdrun/hosts/test_lasting_tunnel.py
     "write the state",  # of a server with a journal, see tests/rendezvous/server/test_commits.py
     "tick",  # of the server, see tests/rendezvous/server/test_server.py
     "tell the start",  # of run() where a person watches, see tests/hvdrun/console/test_start_line.py
