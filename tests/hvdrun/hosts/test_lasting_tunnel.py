@@ -51,6 +51,14 @@ class PlayedLogin:
         self._host.killed += 1
 
 
+class BrokenLogin(PlayedLogin):
+    """A connection that meets a bug."""
+
+    async def reopen_tunnel(self, port: int, remote: int) -> None:
+        """See `Login`."""
+        raise ZeroDivisionError(f"{port} {remote}")
+
+
 @pytest.fixture(autouse=True)
 def _haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hvdrun.hosts.lasting_tunnel._FIRST_PAUSE_SECONDS", 0.001)
@@ -66,6 +74,16 @@ async def test_the_same_port_is_opened_again_whenever_the_connection_has_ended()
     await happen(lambda: host.opened == [(1, 2)] * 2)
     await tunnel.close()
     assert (host.killed, host.said, host.bugs) == (4, [], [])
+
+
+@in_loop
+async def test_an_unexpected_error_goes_to_the_owner_of_the_tunnel() -> None:
+    host = Host()
+    tunnel = LastingTunnel("host1", lambda: BrokenLogin(host), host.said.append, 30.0)
+    tunnel.keep(1, 2, host.bugs.append)
+    await happen(lambda: [*map(type, host.bugs)] == [ZeroDivisionError])
+    await tunnel.close()
+    assert (host.killed, host.said) == (1, [])
 
 
 @in_loop
