@@ -4,6 +4,7 @@ import os
 import runpy
 import shlex
 import signal
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -128,12 +129,25 @@ def wait_for_effect(running: Running, word: str) -> None:
 
 
 def send(pids: list[int], *names: str) -> None:
+    """Send these signals one after the other: of two that wait, Linux delivers the lower number first."""
     for name in names:
         for pid in pids:
             try:
                 os.kill(pid, signal.Signals[f"SIG{name}"])
             except ProcessLookupError:  # an earlier one of these signals has ended it
                 assert len(pids) > 1 or len(names) > 1
+        wait_until(lambda: not any(map(is_pending, pids)), "the delivery")
+
+
+def is_pending(pid: int) -> bool:
+    """Whether a signal waits for this process, which is not stopped."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    fields = dict(line.split(":\t", 1) for line in status.splitlines())
+    pending, blocked = int(fields["ShdPnd"], 16), int(fields["SigBlk"], 16)
+    return bool(pending & ~blocked) and fields["State"][0] not in "TZX"
 
 
 def is_often(cell: Any) -> bool:
