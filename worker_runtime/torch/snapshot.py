@@ -148,7 +148,7 @@ class Snapshot:
         choice = choose(summaries)
         if choice is None:
             if self._round and self._rank == 0:
-                _tell("no host has a snapshot of the rounds before: the training begins anew")
+                _tell("no host has a snapshot of the rounds before: restore() gives False")
             return False
         if choice.key.round == self._round and not any(each.saves for each in summaries):
             raise SnapshotError(_SECOND)

@@ -284,7 +284,7 @@ def test_a_lost_snapshot_is_named_in_the_next_round(capfd: pytest.CaptureFixture
     begin_next_round()
     assert not capfd.readouterr().err
     assert not Snapshot(step=0).restore()
-    assert "no host has a snapshot of the rounds before: the training begins anew" in capfd.readouterr().err
+    assert "no host has a snapshot of the rounds before: restore() gives False" in capfd.readouterr().err
 
 
 def test_a_program_that_closes_the_memory_is_named(
