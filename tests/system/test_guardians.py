@@ -134,7 +134,7 @@ def test_a_job_whose_first_server_is_killed_is_started_by_the_next_one(hvdrun: L
     assert (started.returncode, started.stdout) == (0, f"{find_job(hvdrun)}\n"), started
     hvdrun.write("join", "")
     hvdrun.write("go", "")
-    assert ask(hvdrun, "wait", "last").returncode == 0
+    assert ask(hvdrun, "wait", find_job(hvdrun)).returncode == 0
 
 
 def test_a_job_whose_workers_have_ended_meanwhile_is_resumed_to_its_end(hvdrun: Launcher) -> None:

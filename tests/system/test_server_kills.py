@@ -72,7 +72,7 @@ class Story:
         """Wait until both workers train."""
 
         def do_train() -> bool:
-            assert find_guardian(self.hvdrun) is not None, ask(self.hvdrun, "logs", "last")
+            assert find_guardian(self.hvdrun) is not None, ask(self.hvdrun, "logs", find_job(self.hvdrun))
             return len({note["pid"] for note in read_notes(self.folder) if note["what"] == "step"}) >= 2
 
         try:
