@@ -94,7 +94,7 @@ def start_joined(cluster: Cluster, script: str, *options: str) -> tuple[Running,
     token = cluster.directory / "job.token"
     made = cluster.start_on(cluster.lab.launcher, ["hvdrun", "token", token, "--lifetime", LIFETIME]).wait()
     assert made.returncode == 0, made.stderr
-    words = ("--detach", "--lease", "4s", "--wait-for-agents", "--bind", place, "--token-file", token)
+    words = ("--detach", "--lease", "20s", "--wait-for-agents", "--bind", place, "--token-file", token)
     starting = cluster.start(*words, *options, "python", "train.py")
     return starting, ["hvdrun", "agent", "--join", place, "--token-file", str(token)]
 
