@@ -73,6 +73,7 @@ from rendezvous.wire.orders import (
     Started,
     Taken,
     Written,
+    agent_identity,
 )
 
 if TYPE_CHECKING:
@@ -460,7 +461,7 @@ class Job:
                 self._stdin.ask()
             case Started(worker):
                 self._reporter.note_started(worker)
-                self._start.note_running(worker)
+                self._note_running(worker)
                 self._history.note_started(worker, self._clock())
             case AccountsReported():
                 self._history.note_accounts(message)
@@ -472,6 +473,14 @@ class Job:
                 self._hold_ups.note(waits)
             case Examined(facts) if self._start_check is not None:
                 self._start_check.note(host, facts)
+
+    def _note_running(self, worker: Worker) -> None:
+        note = partial(self._start.note_running, worker)
+        if self._continuation is None:
+            note()
+        else:
+            host = worker.slot.host
+            self._continuation.note_begun(agent_identity(host, self._server.number_agent(host)), note)
 
     def _note_failed_agent(self, host: str, text: str, trace: str) -> None:
         """An agent without a traceback lacks a resource; any other has a bug."""

@@ -134,6 +134,19 @@ class Continuation:
         """Keep the history of the job, and the index of its files."""
         self.journal.put(_HISTORY, pickle.dumps((history, index)))
 
+    def note_begun(self, agent: str, done: Callable[[], None]) -> None:
+        """Note that an agent has started a worker, and then call: the next server waits for it, and starts no other.
+
+        Args:
+            agent: its identity.
+            done: called in the running event loop.
+        """
+        if agent in self._taken:
+            done()
+        else:
+            self._taken[agent] = 0
+            self._output.call_when_released(lambda: self._note(done))
+
     def keep_shown(self, agent: str, number: int, done: Callable[[], None]) -> None:
         """Note that a message of an agent was shown, when it is in the log; then call.
 

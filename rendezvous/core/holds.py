@@ -4,11 +4,12 @@ A server that dies may have decided what no agent has received. So effects are n
 from the state, and may be performed twice. What is not listed here answers a caller that asks again, or comes with the
 next report of an agent (`reconcile`): Launch and Terminate.
 
-One thing does not follow: whether an agent was started on a host that has never reported. `restore` counts such an
-agent as dismissed, and its workers as ended, or replaced. If it was started, its calls are refused, and it ends them.
+One thing does not follow: whether an agent has begun on a host that has never reported. Where its launcher has not
+heard that either, `restore` counts the agent as dismissed, and its workers as ended, or replaced. If it has begun, its
+calls are refused, and it ends them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
@@ -34,12 +35,14 @@ _JOINED = (WorkerState.WAITING, WorkerState.READY, WorkerState.MEMBER, WorkerSta
 _OFFERED = frozenset({Phase.FORMING, Phase.RUNNING})
 
 
-def restore(state: State) -> State:
+def restore(state: State, begun: Collection[str] = ()) -> State:
     """The state with which a server continues that was started again, before its clock ticks.
 
     Its clock begins anywhere, so that the first tick moves all time limits, and each lease begins again.
+
+    begun: hosts whose agents have started workers, also where they had not reported.
     """
-    hosts = {each.worker.slot.host for each in state.list_workers(*_JOINED)}
+    hosts = {each.worker.slot.host for each in state.list_workers(*_JOINED)} | set(begun)
     state = replace(start_leases(state, hosts & state.hosts.keys()), has_ticked=False, settled_until=0.0)
     for host in unheard_hosts(state):
         tenures = {**state.tenures, host: state.tenures.get(host, 0) + 1}

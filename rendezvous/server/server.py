@@ -92,7 +92,8 @@ class Server:
         state: with which a former server of the job has ended; None for a new job.
         secret: of the job, from which the keys of generations follow; None for a random one.
         term: which start of the job's server this is, from 1; agents that know a later one refuse its answers.
-        shown: the numbers of the agents' last messages that were shown in former terms, by the agents' identities.
+        shown: the numbers of the agents' last messages that were shown in former terms, by the agents' identities; 0
+            for an agent that has started a worker.
         keep_shown: notes for the next server that a message of an agent was shown, and then calls.
         note_taken: is told which message of an agent is shown next.
 
@@ -118,7 +119,7 @@ class Server:
         self.tasks = tasks
         self.streams = AgentStreams(shown, keep_shown, note_taken)
         self.metadata = ((TERM, str(term)),)  # of each answer
-        self.state: State = membership.begin(policy) if state is None else restore(state)
+        self.state: State = membership.begin(policy) if state is None else _continue(state, shown or {})
         self._is_resuming = state is not None
         self._held: Publish | None = None  # of the generation that a former server has published
         self._commits = None if journal is None else Commits(journal, self._perform_steps, self.fail)
@@ -233,7 +234,7 @@ class Server:
 
     def expects(self, host: str, identities: Collection[bytes]) -> bool:
         """These are the identities of the host's present agent, whose dismissal has not even been decided."""
-        return agent_identity(host, self._find_tenure(host)).encode() in identities
+        return agent_identity(host, _find_number(self.state, host)).encode() in identities
 
     def has_left(self, identities: Iterable[bytes]) -> bool:
         """The job has left the host whose agent has these identities.
@@ -266,7 +267,7 @@ class Server:
         if report.number <= self._last_reports.get(report.host, 0):
             return
 
-        tenure = self._find_tenure(report.host)
+        tenure = _find_number(self.state, report.host)
         exits = [codec.decode(Exited, exited) for exited in report.exited]
         running = tuple(codec.decode_worker(worker) for worker in report.running)
         for exited in exits:
@@ -281,16 +282,13 @@ class Server:
         for event in (*signals, *worlds, *sequencers, *exits):
             self.submit(event)
         # These were its last workers, and the job has left it.
-        if self._find_tenure(report.host) != tenure:
+        if _find_number(self.state, report.host) != tenure:
             return
 
         self.submit(Reported(report.host, running))
         if report.noticed:
             self.submit(Noticed(report.host))
         self._last_reports[report.host] = report.number
-
-    def _find_tenure(self, host: str) -> int:
-        return self.state.tenures.get(host, 0) + 1
 
     async def _resume(self) -> None:
         """Perform what holds, once, where a former server has ended. Nobody reaches this one before."""
@@ -485,6 +483,15 @@ class _Servicer(pb_grpc.RendezvousServicer):
             reason = f"host {host!r} was lost, and another agent has replaced this one"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"your certificate is not that of host {host!r}")
+
+
+def _continue(state: State, shown: Mapping[str, int]) -> State:
+    """The state of a former server, as this one continues from it."""
+    return restore(state, [host for host in state.hosts if agent_identity(host, _find_number(state, host)) in shown])
+
+
+def _find_number(state: State, host: str) -> int:
+    return state.tenures.get(host, 0) + 1
 
 
 def _read_identities(context: serving.Context) -> Collection[bytes]:

@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 COUNTS = """
 import os, sys, time
 rank = os.environ["RANK"]
-open(f"running.{rank}", "w").write(str(os.getpid()))
+open(f"running.{rank}", "a").write(f"{os.getpid()};")  # a second worker of this rank adds another
 number = 0
 stopping = os.path.join(os.path.dirname(os.environ["HVD_SOCKET"]), "stopping")
 while not (os.path.exists("go") or os.path.exists(stopping)):
@@ -35,10 +35,10 @@ CODE = 7
 HOUR_SECONDS = 3600.0  # by which the jumping clock is set
 
 
-def start(hvdrun: Launcher, *words: str, code: int = 0) -> str:
+def start(hvdrun: Launcher, *words: str, code: int = 0, environment: dict[str, str] | None = None) -> str:
     """Start a job of two workers that count until they may end; its name."""
     hvdrun.write("count.py", COUNTS)
-    job = detach(hvdrun, "-np", "2", *words, "python", "count.py", str(code))
+    job = detach(hvdrun, "-np", "2", *words, "python", "count.py", str(code), environment=environment)
     wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to run")
     return job
 
@@ -57,7 +57,7 @@ def check_ended(hvdrun: Launcher, job: str, code: int) -> None:
     for rank in range(2):
         begun, end = [(hvdrun.directory / f"{name}.{rank}").read_text() for name in ("running", "end")]
         pid, count = end.split()
-        assert pid == begun
+        assert begun == f"{pid};"
         own = [line for line in log.stdout.splitlines() if line.startswith(f"[{rank}] ")]
         assert own == [f"[{rank}] line {number}" for number in range(int(count))]
     assert f"exit {code}" in ask(hvdrun, "ps").stdout
@@ -104,6 +104,32 @@ def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher,
     again = ask(hvdrun, "resume", job)
     assert again == Finished(1, "", f"hvdrun: the job {job} cannot be resumed: it runs.\n")
     kill_server(hvdrun)  # the new guardian starts another one, too
+    check_end(hvdrun, job, code)
+
+
+CONNECTS_LATE = """
+import os, sys, time
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        while name == "grpc" and not os.path.exists(os.environ["TEST_CONNECT"]):
+            time.sleep(0.02)
+
+if sys.orig_argv[-1] == "hvdrun.agent":
+    sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("code", [0, CODE])
+def test_a_job_whose_server_is_killed_before_an_agent_has_reported_keeps_its_workers(
+    hvdrun: Launcher, code: int
+) -> None:
+    hvdrun.write("sitecustomize.py", CONNECTS_LATE)
+    environment = {"PYTHONPATH": str(hvdrun.directory), "TEST_CONNECT": str(hvdrun.directory / "connect")}
+    job = start(hvdrun, code=code, environment=environment)
+    former = kill_server(hvdrun)
+    wait_until(lambda: find_server(hvdrun) not in {None, former}, "another server")
+    hvdrun.write("connect", "")
     check_end(hvdrun, job, code)
 
 

@@ -93,6 +93,11 @@ def test_an_agent_that_has_not_reported_counts_as_dismissed_and_its_workers_as_r
     assert (again.tenures, [record.worker for record in again.workers.values()]) == ({}, [A0, B0])
 
 
+def test_an_agent_that_has_not_reported_and_has_started_a_worker_is_kept() -> None:
+    state = restore(play(ELASTIC, "hosts a:1 b:1", "report a"), ["b"])
+    assert (state.tenures, [record.worker for record in state.workers.values()]) == ({}, [A0, B0])
+
+
 def test_an_agent_that_has_not_reported_and_whose_worker_has_joined_is_kept() -> None:
     state = restore(play(ELASTIC, "hosts a:2", "join a:0"))
     assert (state.tenures, state.last_heard["a"]) == ({}, state.now)
