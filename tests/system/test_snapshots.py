@@ -86,7 +86,8 @@ def draw_faults(seed: int) -> list[tuple[int, dict[str, float]]]:
 
 
 def read_ends(finished: Finished) -> list[str]:
-    return sorted(re.findall(r"end .*", finished.stdout))
+    """Each rank's last line; a kill may come after the last step, and then the next round ends with the same line."""
+    return sorted(set(re.findall(r"end .*", finished.stdout)))
 
 
 def check_steps(finished: Finished) -> None:
