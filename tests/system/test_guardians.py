@@ -13,63 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.system import jumping_clock
+from tests.system.counting import COUNTS, check_end, check_ended, kill_all, start
 from tests.system.detached import ask, detach, find_guardian, find_job, find_server, kill_server
 from tests.system.launcher import Finished, Launcher
 from tests.system.roles import kill
 from tests.waiting import wait_until
 
-COUNTS = """
-import os, sys, time
-rank = os.environ["RANK"]
-open(f"running.{rank}", "a").write(f"{os.getpid()};")  # a second worker of this rank adds another
-number = 0
-stopping = os.path.join(os.path.dirname(os.environ["HVD_SOCKET"]), "stopping")
-while not (os.path.exists("go") or os.path.exists(stopping)):
-    os.write(1, b"line %d\\n" % number)
-    number += 1
-    time.sleep(0.02)
-open(f"end.{rank}", "w").write(f"{os.getpid()} {number}")
-sys.exit(int(sys.argv[1]) if rank == "0" else 0)
-"""
 CODE = 7
 HOUR_SECONDS = 3600.0  # by which the jumping clock is set
-
-
-def start(hvdrun: Launcher, *words: str, code: int = 0, environment: dict[str, str] | None = None) -> str:
-    """Start a job of two workers that count until they may end; its name."""
-    hvdrun.write("count.py", COUNTS)
-    job = detach(hvdrun, "-np", "2", *words, "python", "count.py", str(code), environment=environment)
-    wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to run")
-    return job
-
-
-def check_end(hvdrun: Launcher, job: str, code: int) -> None:
-    """The job comes to its end, and that is as `check_ended` says."""
-    hvdrun.write("go", "")
-    check_ended(hvdrun, job, code)
-
-
-def check_ended(hvdrun: Launcher, job: str, code: int) -> None:
-    """The job ends with this code; its workers are those of its beginning, and each line is there once, in order."""
-    waited = ask(hvdrun, "wait", job)
-    log = ask(hvdrun, "logs", job)
-    assert waited.returncode == code, f"{waited}\n{log}"
-    for rank in range(2):
-        begun, end = [(hvdrun.directory / f"{name}.{rank}").read_text() for name in ("running", "end")]
-        pid, count = end.split()
-        assert begun == f"{pid};"
-        own = [line for line in log.stdout.splitlines() if line.startswith(f"[{rank}] ")]
-        assert own == [f"[{rank}] line {number}" for number in range(int(count))]
-    assert f"exit {code}" in ask(hvdrun, "ps").stdout
-
-
-def kill_all(hvdrun: Launcher) -> None:
-    """End the guardian and the server, as a machine does that ends."""
-    guardian, server = find_guardian(hvdrun), find_server(hvdrun)
-    kill(guardian, signal.SIGSTOP)  # it does not see the end of its server
-    kill(server)
-    kill(guardian)
-    wait_until(lambda: find_guardian(hvdrun) is None, "the lock to be free")
 
 
 @pytest.mark.parametrize("code", [0, CODE])
@@ -105,62 +56,6 @@ def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher,
     assert again == Finished(1, "", f"hvdrun: the job {job} cannot be resumed: it runs.\n")
     kill_server(hvdrun)  # the new guardian starts another one, too
     check_end(hvdrun, job, code)
-
-
-CONNECTS_LATE = """
-import os, sys, time
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        while name == "grpc" and not os.path.exists(os.environ["TEST_CONNECT"]):
-            time.sleep(0.02)
-
-if sys.orig_argv[-1] == "hvdrun.agent":
-    sys.meta_path.insert(0, Finder())
-"""
-
-
-@pytest.mark.parametrize("code", [0, CODE])
-def test_a_job_whose_server_is_killed_before_an_agent_has_reported_keeps_its_workers(
-    hvdrun: Launcher, code: int
-) -> None:
-    hvdrun.write("sitecustomize.py", CONNECTS_LATE)
-    environment = {"PYTHONPATH": str(hvdrun.directory), "TEST_CONNECT": str(hvdrun.directory / "connect")}
-    job = start(hvdrun, code=code, environment=environment)
-    former = kill_server(hvdrun)
-    wait_until(lambda: find_server(hvdrun) not in {None, former}, "another server")
-    hvdrun.write("connect", "")
-    check_end(hvdrun, job, code)
-
-
-JOINS_LATE = """
-import os, time
-import worker_runtime.torch as hvd
-open("begun." + os.environ["RANK"], "w")
-while not os.path.exists("join"):
-    time.sleep(0.02)
-hvd.init()
-while not os.path.exists("go"):
-    time.sleep(0.02)
-"""
-
-
-@pytest.mark.parametrize("begins", [False, True], ids=["before the first worker", "before a worker has joined"])
-def test_a_job_whose_first_server_is_killed_is_started_by_the_next_one(hvdrun: Launcher, *, begins: bool) -> None:
-    hvdrun.write("late.py", JOINS_LATE)
-    starting = hvdrun.start("--detach", "-np", "2", "python", "late.py")
-    wait_until(lambda: find_server(hvdrun) is not None)
-    if begins:
-        wait_until(lambda: len(list(hvdrun.directory.glob("begun.*"))) == 2, "both to run")
-    kill_server(hvdrun)
-    if not begins:
-        wait_until(lambda: len(list(hvdrun.directory.glob("begun.*"))) == 2, "both to run")
-        hvdrun.write("join", "")
-    started = starting.wait()
-    assert (started.returncode, started.stdout) == (0, f"{find_job(hvdrun)}\n"), started
-    hvdrun.write("join", "")
-    hvdrun.write("go", "")
-    assert ask(hvdrun, "wait", find_job(hvdrun)).returncode == 0
 
 
 def test_a_job_whose_workers_have_ended_meanwhile_is_resumed_to_its_end(hvdrun: Launcher) -> None:
