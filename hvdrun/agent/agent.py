@@ -5,8 +5,9 @@ end of the orders without a Release means that the launcher is gone: the agent k
 the same when the server has acknowledged no report for so long that its machine may be gone (see `LauncherTimeout`).
 The server counts this host as lost much earlier, after the lease, and reports that as soon as it is reached again.
 
-In a job that outlives its launcher the end of the orders ends nothing. Once the server is reached, orders come by it,
-too, and messages go to it, and wait where it is away (see `LauncherLink`). Only a long silence ends the workers.
+In a job that outlives its launcher the end of the orders ends nothing, once the first worker is launched. When the
+server is reached, orders come by it, too, and messages go to it, and wait where it is away (see `LauncherLink`). Only a
+long silence ends the workers.
 
 Before the job begins, the agent says hello, and takes part in the connectivity check of the hosts where the launcher
 asks it to. Later it does so whenever another host joins. Other hosts may take long to start: the agent waits as long as
@@ -134,8 +135,9 @@ class OrderReader:
 
     def outlast(self) -> None:
         """From now on the orders have no end, and come from `put`, too."""
-        self._lasting = asyncio.Queue()
-        self._reading = start_task(self._read_to_end(), "read the launcher's orders")
+        if self._lasting is None:
+            self._lasting = asyncio.Queue()
+            self._reading = start_task(self._read_to_end(), "read the launcher's orders")
 
     def put(self, order: Order) -> None:
         """Add an order that has come in another way."""
@@ -249,7 +251,6 @@ class Agent:
         self._watch.open()
         if self._is_lasting:
             self._output.keep(Spool(self._folder.path))
-            orders.outlast()
         attending = asyncio.create_task(self._attend(orders), name="attend to the workers")
         parts: set[asyncio.Task[Any]] = {
             attending,
@@ -344,6 +345,8 @@ class Agent:
         while True:
             match await orders.next():
                 case Launch() as launch:
+                    if self._is_lasting:
+                        orders.outlast()
                     self._sequencing.expect(launch.assignment)
                     self._watch.launch(self._complete(launch))
                 case Terminate() as terminate:

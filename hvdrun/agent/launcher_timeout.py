@@ -111,8 +111,8 @@ class LauncherTimeout:
 class ServerTimeout(LauncherTimeout):
     """The limit in a job that outlives its launcher: before it ends the workers, they are told to stop, and may save.
 
-    When all workers have ended by themselves, it begins anew: the launcher has to learn how. A host that is asked to
-    stop while the launcher is away does not wait for it.
+    Workers that have ended by themselves do not end it: the launcher has to learn how. It ends with the last one of
+    those that were told to stop. A host that is asked to stop while the launcher is away does not wait for it.
 
     Args:
         seconds: how long the launcher may be away.
@@ -133,27 +133,27 @@ class ServerTimeout(LauncherTimeout):
         self._notice = notice
         self._silence_seconds = silence_seconds
         self._heard = self._clock.now
-        self._is_running = self._has_noticed = self._is_stopping = False
+        self._is_running = self._is_saving = self._is_stopping = False
 
     def look(self) -> bool:
         """See `LauncherTimeout`."""
         may = super().look()
+        if self._is_saving:
+            return may and self._is_running
         is_away = self._clock.now - self._heard >= self._silence_seconds
-        if self._is_stopping and is_away and not (self._has_noticed and self._is_running):
-            may = False
-        if may:
+        if may and not (self._is_stopping and is_away):
             return True
-        if self._has_noticed or not self._is_running:
-            return False
-        self._has_noticed = True
-        self._notice()
-        self._ends = self._clock.now + SAVE_SECONDS
-        return True
+        if self._is_running:
+            self._is_saving = True
+            self._notice()
+            self._ends = self._clock.now + SAVE_SECONDS
+        return self._is_running
 
     def restart(self) -> None:
         """See `LauncherTimeout`."""
         super().restart()
         self._heard = self._clock.now
+        self._is_saving = False
 
     def stop(self) -> None:
         """See `LauncherTimeout`."""
@@ -165,6 +165,4 @@ class ServerTimeout(LauncherTimeout):
 
     def note_running(self, *, is_running: bool) -> None:
         """See `LauncherTimeout`."""
-        if self._is_running and not is_running:
-            self._ends = self._clock.now + self.seconds
         self._is_running = is_running

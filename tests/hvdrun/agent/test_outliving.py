@@ -8,28 +8,31 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rendezvous.core.messages import Finish, HostsChanged
+from rendezvous.core.messages import Finish, HostsChanged, Lost
 from rendezvous.core.model import Host, Policy, Round
 from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order, Output, Release, Reserved
 from tests.hvdrun.agent.jobs import JOB, LAUNCH, make_begin
-from tests.hvdrun.agent.test_main import start_agent
+from tests.hvdrun.agent.test_main import describe, run_agent, start_agent
 from tests.rendezvous.stage import LOOPBACK, Network, open_network
 from tests.waiting import LIMIT_SECONDS, happen, in_loop
 
 WAITS = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo over; exit 3"
+STATIC = Policy.static(1, lease_seconds=LIMIT_SECONDS)
+ELASTIC = Policy.elastic(1, 1, 1, lease_seconds=LIMIT_SECONDS)
 
 
 class Launcher:
     """A launcher of the job, with a term of its own."""
 
-    def __init__(self, authority: Authority, term: int, former: "Launcher | None" = None) -> None:
+    def __init__(
+        self, authority: Authority, term: int, former: "Launcher | None" = None, policy: Policy = STATIC
+    ) -> None:
         self.shown: list[AgentMessage] = []
         self.ends: list[Finish] = []
         self.has_ended = asyncio.Event()
-        policy = Policy.static(1, lease_seconds=LIMIT_SECONDS)
         shown, state = None, None
         if former is not None:
             shown, state = former.server.streams.shown, former.server.state
@@ -119,3 +122,31 @@ async def test_the_next_launcher_gets_the_rest_of_the_output_and_the_end_of_each
             agent.kill()
             agent.wait()
     assert os.listdir(tmp_path) == ["go"]  # noqa: PTH208 - no thread is needed
+
+
+@in_loop
+async def test_an_agent_whose_host_was_lost_ends_when_it_reaches_the_launcher_again(tmp_path: Path) -> None:
+    authority = Authority(JOB)
+    launcher = Launcher(authority, 1, policy=ELASTIC)
+    async with launcher.running() as port, open_network(port) as network:
+        agent = start(tmp_path, authority, network, LAUNCH)
+        try:
+            await happen(lambda: launcher.output == b"begun\n" and launcher.server.state.last_heard["a"] is not None)
+            await network.cut()
+            cut_off(agent)
+            launcher.server.submit(Lost("a", "its agent was silent"))
+            await happen(lambda: launcher.server.number_agent("a") == 2)
+            assert agent.poll() is None
+            await network.mend(port)
+            assert await asyncio.to_thread(agent.wait, LIMIT_SECONDS) == 1
+        finally:
+            agent.kill()
+            agent.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_agent_without_a_worker_ends_with_its_launcher(tmp_path: Path) -> None:
+    begin = replace(describe(tmp_path), server_timeout_seconds=2 * LIMIT_SECONDS)
+    returncode, _, errors = run_agent(codec.encode_order(begin), tmp_path)
+    assert (returncode, errors) == (1, "its launcher disappeared\n")
+    assert list(tmp_path.iterdir()) == []

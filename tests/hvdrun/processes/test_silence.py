@@ -214,10 +214,11 @@ def test_an_agent_with_thousands_of_workers_looks_less_often(bench: Bench) -> No
         ([("runs", 30 + SAVE_SECONDS)], True, True),
         ([("runs", 35 + SAVE_SECONDS)], True, False),
         ([("runs", 40), ("restarted", 30)], True, True),  # hvdrun came back
-        ([("runs", 29), ("ended", 0), ("runs", 30)], False, True),  # it has to learn how the workers ended
-        ([("runs", 29), ("ended", 0), ("runs", 31)], False, False),
-        ([("runs", 40), ("ended", 0), ("runs", 30)], True, True),
-        ([("runs", 40), ("ended", 0), ("runs", 31)], True, False),
+        ([("runs", 29), ("ended", 0), ("runs", 1)], False, True),  # it has to learn how the workers ended
+        ([("runs", 29), ("ended", 0), ("runs", 2)], False, False),
+        ([("runs", 40), ("ended", 0), ("runs", 1)], True, False),  # it was away for too long before
+        ([("runs", 40), ("restarted", 0), ("ended", 0), ("runs", 30)], True, True),
+        ([("runs", 40), ("restarted", 0), ("ended", 0), ("runs", 31)], True, False),
         ([("restarted", 1), ("stopped", 0), ("runs", 2)], False, True),  # hvdrun answers, and knows what to do
         ([("restarted", 1), ("stopped", 0), ("runs", 10)], True, True),
         ([("stopped", 0), ("runs", 5 + SAVE_SECONDS)], True, True),
