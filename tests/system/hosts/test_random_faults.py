@@ -1,5 +1,8 @@
 """A random fault on a random host at a random moment of a job: when the lease has run out, nothing is left anywhere.
 
+A host of a detached job that cannot reach its launcher any more waits for the server timeout instead, and its workers
+have a minute to save then. No other fault lets it wait for an hour.
+
 Two seeded runs belong to `make test`, eight more to `make nightly`; `make soak` makes 100 (HVDRUN_SOAK_RUNS). As many
 run detached, all in the night.
 """
@@ -13,10 +16,11 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from hvdrun.agent.launcher_timeout import SAVE_SECONDS
 from tests.lab.host import Host
 from tests.lab.network import Direction
 from tests.lab.process import HostProcess
-from tests.system.hosts.cluster import BuildCluster, Cluster
+from tests.system.hosts.cluster import LEFT_SECONDS, BuildCluster, Cluster
 from tests.system.hosts.roles import find_agents, find_watchdogs, find_workers
 from tests.system.launcher import Running
 
@@ -82,6 +86,8 @@ LAUNCHER_FAULTS: dict[str, Callable[[Cluster, Running], None]] = {
     "press Ctrl-C": lambda _, running: running.send_to_terminal(signal.SIGINT),
 }
 
+PARTING = {"cut", "cut what comes in", "cut what goes out", "unplug", *LAUNCHER_FAULTS} - {"press Ctrl-C"}
+
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_fault_leaves_no_process_and_no_file(build: BuildCluster, seed: int) -> None:
@@ -120,7 +126,10 @@ def make_fault(build: BuildCluster, seed: int, *more: str) -> None:
     cluster.write("job.py", TRAINS)
     lease = f"{LEASE_SECONDS:g}s"
     words = ("-np", "4", "-H", "host1:2,host2:1,host3:1", "--grace", "1s")
-    limits = ("--lease", lease, "--launcher-timeout", lease)
+    limits, left_seconds = ["--lease", lease, "--launcher-timeout", lease], LEFT_SECONDS
+    if more and fault in PARTING:
+        limits += ["--server-timeout", lease]
+        left_seconds += SAVE_SECONDS
     running = cluster.start(*more, *words, *limits, "python", "job.py", kind, forks=kind == "train")
     time.sleep(moment_seconds)  # the moment is what is tested, and no event marks it
     if more and fault == "kill hvdrun":
@@ -133,7 +142,7 @@ def make_fault(build: BuildCluster, seed: int, *more: str) -> None:
         FAULTS[fault](cluster[host], chance)
     finished = running.wait(LIMIT_SECONDS)
     waited = wait_detached(cluster, LIMIT_SECONDS) if more else None
-    left = cluster.settle(with_sshd=False)
+    left = cluster.settle(left_seconds, with_sshd=False)
     cluster.end_sessions()
     story = f"seed {seed}: {kind}, {fault} ({host}) after {moment_seconds:.2f} s; exit code {finished.returncode}"
     print(story, "\n", finished.stderr)  # noqa: T201 - pytest shows it when the test fails
