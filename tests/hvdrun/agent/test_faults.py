@@ -48,7 +48,7 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[Order | str, ...]]] = {
     "obey the launcher's stream": (SLEEP, (LAUNCH,)),
     "prepare the workers": (SLEEP, ()),
     "read the forkserver's answers": (SCRIPT, ()),
-    "read the launcher's orders": (SLEEP, ()),
+    "read the launcher's orders": (SLEEP, (LAUNCH,)),
     "read the sequencer's reports": (SLEEP, (PREPARE,)),
     "report to the server": (SLEEP, (LAUNCH,)),
     "report what the workers' time is spent on": (SLEEP, ()),
