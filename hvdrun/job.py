@@ -390,7 +390,7 @@ class Job:
         if state.round_hosts:
             self._masters.restore(state.rounds, state.round_hosts[0])
         self._console.notice(continuation.describe(), Level.WARNING)
-        self._start.note_resumed()
+        self._start.resume(self._server.state)
         continuation.life.answer_signals()
 
     def _carry_out(self, effect: Effect) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hvdrun.processes.python_command import find_interpreter, list_sources, names_hvd, parse, without_flags
 from hvdrun.startup.paths import open_regular
+from rendezvous.core.losses import unheard_hosts
 from rendezvous.core.model import Worker
 from rendezvous.core.state import State
 
@@ -49,9 +50,13 @@ class StartWatch:
             self.look(look())
             await asyncio.sleep(_PERIOD_SECONDS)
 
-    def note_resumed(self) -> None:
-        """The job had begun before, and goes on."""
-        if self._note is not None:
+    def resume(self, state: State) -> None:
+        """The job had begun before, and goes on with this state; workers of agents that had not may be yet to start."""
+        if state.generation is None and unheard_hosts(state):
+            self._running |= {
+                each.worker for each in state.alive() if state.last_heard[each.worker.slot.host] is not None
+            }
+        elif self._note is not None:
             self._note()
             self._note = None
 

@@ -6,7 +6,9 @@ from unittest.mock import Mock
 import pytest
 
 from hvdrun.jobs.start import StartWatch, expects_init
+from rendezvous.core.holds import restore
 from rendezvous.core.model import Slot, Worker
+from tests.rendezvous.core.transcript import play
 from tests.waiting import in_loop
 
 A, B = Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1)
@@ -67,6 +69,25 @@ def test_a_watch_may_have_no_waiting_process() -> None:
     watch = StartWatch()
     watch.look(make_state(joined=True))
     assert not watch.is_awaited
+
+
+@pytest.mark.parametrize("lines", [("join all",), ("report all",)], ids=["joined", "reported"])
+def test_a_job_that_goes_on_has_started(lines: tuple[str, ...]) -> None:
+    note = Mock()
+    StartWatch(note).resume(restore(play("policy size=2", "hosts a:1 b:1", *lines)))
+    note.assert_called_once_with()
+
+
+def test_a_job_that_goes_on_with_workers_that_were_not_started_has_started_when_they_run() -> None:
+    note = Mock()
+    watch = StartWatch(note)
+    state = restore(play("policy size=2", "hosts a:1 b:1", "report a"))
+    watch.resume(state)
+    watch.look(state)
+    note.assert_not_called()
+    watch.note_running(state.workers[Slot("b", 0)].worker)
+    watch.look(state)
+    note.assert_called_once_with()
 
 
 @in_loop
