@@ -72,13 +72,13 @@ def test_a_watch_may_have_no_waiting_process() -> None:
 
 
 @pytest.mark.parametrize("lines", [("join all",), ("report all",)], ids=["joined", "reported"])
-def test_a_job_that_goes_on_has_started(lines: tuple[str, ...]) -> None:
+def test_a_resumed_job_has_started(lines: tuple[str, ...]) -> None:
     note = Mock()
     StartWatch(note).resume(restore(play("policy size=2", "hosts a:1 b:1", *lines)))
     note.assert_called_once_with()
 
 
-def test_a_job_that_goes_on_with_workers_that_were_not_started_has_started_when_they_run() -> None:
+def test_a_resumed_job_that_misses_a_worker_has_started_when_that_runs() -> None:
     note = Mock()
     watch = StartWatch(note)
     state = restore(play("policy size=2", "hosts a:1 b:1", "report a"))
