@@ -38,7 +38,7 @@ from hvdrun.processes.scarcity import THREADS, refuse_scarcity
 from hvdrun.processes.signals import StopRequests, answer_signals, stop_process
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command
-from rendezvous.core.losses import is_lost
+from rendezvous.core.losses import is_lost, unheard_hosts
 from rendezvous.core.messages import (
     Dismiss,
     Effect,
@@ -389,7 +389,7 @@ class Job:
         self._ranks.restore({record.worker: record.assignment.rank for record in state.workers.values()})
         if state.round_hosts:
             self._masters.restore(state.rounds, state.round_hosts[0])
-        self._console.notice(continuation.describe(), Level.WARNING)
+        self._console.notice(continuation.describe(unheard_hosts(self._server.state)), Level.WARNING)
         self._start.resume(self._server.state)
         continuation.life.answer_signals()
 

@@ -9,7 +9,7 @@ import pickle
 import secrets
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -192,12 +192,26 @@ class Continuation:
             self.life.keep(port)
             return int(port.getsockname()[1])
 
-    def describe(self) -> str:
-        """What has become of the former server, as a sentence."""
-        if not self.life.killed_by:
-            return "this job goes on, after its server and its guardian had ended: no worker was stopped for that"
-        how = signal.Signals(self.life.killed_by).name
-        return f"the server of this job was ended by {how}, and another one goes on: no worker was stopped for that"
+    def describe(self, unheard: Sequence[str] = ()) -> str:
+        """What has become of the former server, as a sentence.
+
+        Args:
+            unheard: the hosts on which no worker had been started, as far as that server knew.
+        """
+        if self.life.killed_by:
+            how = signal.Signals(self.life.killed_by).name
+            sentence, workers = (
+                f"the server of this job was ended by {how}, and another one goes on",
+                "no worker was stopped for that",
+            )
+        else:
+            sentence, workers = (
+                "this job goes on, after its server and its guardian had ended",
+                "with the workers that still run",
+            )
+        if unheard:
+            workers = f"it starts the workers on {', '.join(unheard)}, from which nothing had been heard"
+        return f"{sentence}: {workers}"
 
     def follow_guardian(self) -> None:
         """Take the lock of the job when the guardian has gone: nobody would start another server."""

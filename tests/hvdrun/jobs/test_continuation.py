@@ -103,6 +103,27 @@ async def test_the_next_server_finds_what_the_former_one_has_kept(servers: dict[
     await second.journal.close()
 
 
+KILLED = "the server of this job was ended by SIGKILL, and another one goes on"
+RESUMED = "this job goes on, after its server and its guardian had ended"
+
+
+@in_loop
+async def test_the_next_server_says_which_workers_go_on_and_which_start(servers: dict[int, DetachedServer]) -> None:
+    sentences = []
+    for server in servers.values():
+        continuation = open_continuation(server, OUTPUT, refuse)
+        assert continuation is not None
+        sentences += [continuation.describe(), continuation.describe(["a", "b"])]
+        await continuation.journal.close()
+    begins = "it starts the workers on a, b, from which nothing had been heard"
+    assert sentences == [
+        f"{RESUMED}: with the workers that still run",
+        f"{RESUMED}: {begins}",
+        f"{KILLED}: no worker was stopped for that",
+        f"{KILLED}: {begins}",
+    ]
+
+
 @in_loop
 async def test_a_job_that_had_not_begun_begins_in_the_next_server(servers: dict[int, DetachedServer]) -> None:
     for number in (1, 2):
