@@ -108,7 +108,7 @@ RESUMED = "this job goes on, after its server and its guardian had ended"
 
 
 @in_loop
-async def test_the_next_server_says_which_workers_go_on_and_which_start(servers: dict[int, DetachedServer]) -> None:
+async def test_the_next_server_names_the_workers_that_it_starts(servers: dict[int, DetachedServer]) -> None:
     sentences = []
     for server in servers.values():
         continuation = open_continuation(server, OUTPUT, refuse)
