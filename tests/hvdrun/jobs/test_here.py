@@ -39,6 +39,7 @@ def agent(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
+        wait_until(lambda: find() != [], "the kernel to tell the words of a watchdog that was just executed")
         yield process
         process.kill()
     wait_until(lambda: not (tmp_path / "folder").exists(), "the watchdog to clean up")
