@@ -389,7 +389,8 @@ class Job:
         self._ranks.restore({record.worker: record.assignment.rank for record in state.workers.values()})
         if state.round_hosts:
             self._masters.restore(state.rounds, state.round_hosts[0])
-        self._console.notice(continuation.describe(unheard_hosts(self._server.state)), Level.WARNING)
+        unheard = unheard_hosts(self._server.state) if state.outcome is None else ()
+        self._console.notice(continuation.describe(unheard), Level.WARNING)
         self._start.resume(self._server.state)
         continuation.life.answer_signals()
 

@@ -198,17 +198,14 @@ class Continuation:
         Args:
             unheard: the hosts on which no worker had been started, as far as that server knew.
         """
+        sentence, workers = (
+            "this job goes on, after its server and its guardian had ended",
+            "with the workers that still run",
+        )
         if self.life.killed_by:
             how = signal.Signals(self.life.killed_by).name
-            sentence, workers = (
-                f"the server of this job was ended by {how}, and another one goes on",
-                "no worker was stopped for that",
-            )
-        else:
-            sentence, workers = (
-                "this job goes on, after its server and its guardian had ended",
-                "with the workers that still run",
-            )
+            sentence = f"the server of this job was ended by {how}, and another one goes on"
+            workers = "no worker was stopped for that"
         if unheard:
             workers = f"it starts the workers on {', '.join(unheard)}, from which nothing had been heard"
         return f"{sentence}: {workers}"
