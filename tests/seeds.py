@@ -4,16 +4,16 @@ import os
 
 import pytest
 
-_EVERY_COMMIT = 500
-_EVERY_NIGHT = 2000
-_AT_ONCE = 2000  # in one test, well within its time limit on a busy machine
 
+def list_seeds(every_commit: int = 500, every_night: int = 2000) -> list[range | pytest.ParameterSet]:
+    """Ranges of seeds, as parameters of a test; HVDRUN_HISTORIES of them where that is set.
 
-def list_seeds(every_commit: int = _EVERY_COMMIT) -> list[range | pytest.ParameterSet]:
-    """Ranges of seeds, as parameters of a test; HVDRUN_HISTORIES of them where that is set."""
+    One test follows as many histories as `every_night` says: as many as a busy machine follows well within a test's
+    time limit.
+    """
     asked = os.environ.get("HVDRUN_HISTORIES")
     if asked is None:
-        night = range(every_commit, every_commit + _EVERY_NIGHT)
+        night = range(every_commit, every_commit + every_night)
         return [range(every_commit), pytest.param(night, marks=pytest.mark.nightly)]
     count = int(asked)
-    return [range(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE)]
+    return [range(first, min(first + every_night, count)) for first in range(0, count, every_night)]
