@@ -97,7 +97,8 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
     if (warning := find_kill()) is not None:
         print_error(warning, with_time=display.marks_times)
 
-    code = detach(JobRecord.of(prepared.name, spec), partial(_work, prepared, launch), os.environ)
+    patience_seconds = spec.limits.effective_server_timeout_seconds
+    code = detach(JobRecord.of(prepared.name, spec), partial(_work, prepared, launch), os.environ, patience_seconds)
     if code == 0:
         if sys.stderr is not None and sys.stderr.isatty():
             name = prepared.name
@@ -120,7 +121,7 @@ def resume_detached(folder: "JobFolder", kept: bytes) -> int:
     present = {name: value for name, value in os.environb.items() if name == _SSH_AGENT}
     os.environb.clear()
     os.environb.update({**environment, **present})
-    return resume(folder, partial(_work, prepared, None))
+    return resume(folder, partial(_work, prepared, None), prepared.spec.limits.effective_server_timeout_seconds)
 
 
 def _work(prepared: Prepared, launch: Launch | None, server: "DetachedServer") -> int:

@@ -24,7 +24,13 @@ from hvdrun.jobs.shown import Shown, read_place
 from hvdrun.startup.paths import exists
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError
-from rendezvous.journal.errors import JournalError, JournalUnwritableError
+from rendezvous.journal.errors import (
+    JournalDamagedError,
+    JournalError,
+    JournalPlaceError,
+    JournalTooNewError,
+    JournalUnwritableError,
+)
 from rendezvous.journal.journal import Journal
 from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.notifications import KEY_BYTES
@@ -32,7 +38,9 @@ from rendezvous.wire.notifications import KEY_BYTES
 _AUTHORITY, _SECRET, _NETWORK, _HISTORY = "authority", "secret", "network", "history"
 _JOINING = "joining"
 _LOOK_SECONDS = 0.1  # that another process may take to look at a job
-_MARK = "begun"  # a file beside the journal: hosts know of the job
+_BEGUN = "begun"  # a file beside the journal: hosts know of the job
+_UNKEPT = "unkept"  # a file in the journal's place: the job ends with its first server
+_LASTING = (JournalDamagedError, JournalTooNewError, JournalPlaceError)  # no later server can use the journal either
 
 
 class ServerLostError(LaunchError):
@@ -113,7 +121,7 @@ class Continuation:
         """Keep the network of the job, before a host is told of it."""
         self.journal.put(_NETWORK, facts)
         with suppress(OSError):  # the disk fails, and so does the start of another server
-            (self.folder.path / JOURNAL / _MARK).touch(mode=0o600)
+            (self.folder.path / JOURNAL / _BEGUN).touch(mode=0o600)
 
     @property
     def joining(self) -> bytes | None:
@@ -320,16 +328,27 @@ def open_continuation(
     """What the job keeps; None where it can keep nothing, and ends with its first server.
 
     Raises:
-        ServerLostError: this is another server of the job, and cannot continue it.
+        LaunchError: this is another server of the job, and cannot continue it; ServerLostError: no server can.
     """
+    life, journal = server.life, server.folder.path / JOURNAL
+    if exists(journal / _UNKEPT):
+        life.decide()
+        raise ServerLostError(life, "it has no journal")
     try:
         continuation = Continuation(server, output, warn)
     except (JournalError, OSError) as error:
-        if server.life.number > 1:
-            raise ServerLostError(server.life, str(error)) from error
-        warn(f"{error}; the job ends with its server")
-        return None
-    # Without this the job would be started a second time, beside its workers.
-    if continuation.network is None and exists(server.folder.path / JOURNAL / _MARK):
-        raise ServerLostError(server.life, "its journal was removed, or could not be written")
+        if life.number == 1:
+            warn(f"{error}; the job ends with its server")
+            with suppress(OSError):  # so does that of another server
+                (journal / _UNKEPT).touch(mode=0o600)
+            return None
+        if isinstance(error, _LASTING):
+            life.decide()
+            raise ServerLostError(life, str(error)) from error
+        raise LaunchError(f"this server cannot continue the job: {error}.") from error
+    if continuation.network is None:
+        life.decide()  # there is nothing to continue
+        # Without this the job would be started a second time, beside its workers.
+        if exists(journal / _BEGUN):
+            raise ServerLostError(life, "its journal was removed, or could not be written")
     return continuation

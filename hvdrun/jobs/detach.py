@@ -7,13 +7,14 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 from hvdrun.console.marks import read_local_clock
 from hvdrun.errors import HvdrunError, LaunchError
 from hvdrun.jobs.errors import DetachRefusedError, ResumeRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
-from hvdrun.jobs.guardian import DEATHS_SECONDS, Life, guard
+from hvdrun.jobs.guardian import Life, guard
 from hvdrun.jobs.here import stop_agents
 from hvdrun.jobs.known import remove, remove_expired
 from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, list_logs, name_log
@@ -70,13 +71,14 @@ def refuse_detachment(environment: Mapping[str, str]) -> None:
         )
 
 
-def detach(record: JobRecord, work: Work, environment: Mapping[str, str]) -> int:
+def detach(record: JobRecord, work: Work, environment: Mapping[str, str], patience_seconds: float) -> int:
     """Start the job in a session of its own, and return when it has started: 0, or its exit code if it has failed.
 
     Args:
         record: of the job.
         work: runs it, in a child of this process.
         environment: of this process.
+        patience_seconds: how long servers may fail to start, one after the other, before the job ends.
 
     Raises:
         LaunchError: there can be no folder for it.
@@ -91,23 +93,24 @@ def detach(record: JobRecord, work: Work, environment: Mapping[str, str]) -> int
     except OSError as error:
         folder.remove()
         raise FolderRefusedError(folder.path, f"cannot be written ({error.strerror})") from error
-    code = _start(folder, work)
+    code = _start(folder, work, patience_seconds)
     if code and not folder.has_journal:
         remove(places, folder)  # all of it was shown; one that was killed is resumed
     return code
 
 
-def resume(folder: JobFolder, work: Work) -> int:
+def resume(folder: JobFolder, work: Work, patience_seconds: float) -> int:
     """Start another server of a job whose guardian and server have ended; return when it goes on, or its exit code.
 
     Args:
         folder: of the job.
         work: runs it, in a child of this process.
+        patience_seconds: see `detach`.
     """
-    return _start(folder, work, first=_NEXT)
+    return _start(folder, work, patience_seconds, first=_NEXT)
 
 
-def _start(folder: JobFolder, work: Work, first: int = 1) -> int:
+def _start(folder: JobFolder, work: Work, patience_seconds: float, first: int = 1) -> int:
     reader = LogReader(folder.path)
     if first > 1:
         reader.skip_all()
@@ -117,13 +120,13 @@ def _start(folder: JobFolder, work: Work, first: int = 1) -> int:
     if not child:
         signal.pthread_sigmask(signal.SIG_SETMASK, kept)
         os.close(started)
-        _run(folder, start, work, first)
+        _run(folder, start, work, patience_seconds, first)
     os.close(start)
     with _passing_on(child, kept):
         return _await_start(reader, started, child)
 
 
-def _run(folder: JobFolder, start: int, work: Work, first: int) -> NoReturn:
+def _run(folder: JobFolder, start: int, work: Work, patience_seconds: float, first: int) -> NoReturn:
     """The child: be the guardian of the job, to its end."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -139,21 +142,16 @@ def _run(folder: JobFolder, start: int, work: Work, first: int) -> NoReturn:
         os.close(nowhere)
         load_all("hvdrun", "rendezvous")
 
-    def note_crashes(servers: int, number: int) -> None:
-        _write_last_words(
-            folder,
-            f"{servers} servers of this job were killed within {DEATHS_SECONDS:.0f} s, the last one by "
-            f"{signal.Signals(number).name}: the job ends.",
-        )
-
     code = 1
     try:
         if first == 1:
             folder.lock()
         else:
             _lock_again(folder)
-        code = guard(serve, note_crashes, settle, first)
-        end(folder, code)
+        last = guard(serve, partial(_write_line, folder), settle, first, patience_seconds)
+        code = last.code
+        if last.is_end:
+            end(folder, code)
     except ResumeRefusedError as error:
         code = _tell(error)
     except OSError as error:
@@ -210,10 +208,10 @@ def _tell(error: HvdrunError) -> int:
     return error.exit_code
 
 
-def _write_last_words(folder: JobFolder, sentence: str) -> None:
-    """Write a line of hvdrun into the log, which no server writes any more."""
+def _write_line(folder: JobFolder, sentence: str) -> None:
+    """Write a line of hvdrun into the log, which no server writes now."""
     logs = list_logs(folder.path)
-    with suppress(OSError, IndexError), name_log(folder.path, logs[-1]).open("ab") as log:  # the exit code says it
+    with suppress(OSError, IndexError), name_log(folder.path, logs[-1]).open("ab") as log:  # the disk is full
         log.write(frame(OutputStream.STDERR, OWN_LINE + sentence.encode() + b"\n", read_local_clock()))
 
 

@@ -2,8 +2,9 @@
 
 The server, which is the launcher of other jobs, is its child. The guardian keeps what must outlive a server: its ports,
 as sockets that are bound and do not listen. It holds nothing else of the job, and runs little code, so that little can
-end it. A server that ends by itself ends the job. The next server runs the code that the guardian has loaded, whatever
-has become of the files meanwhile.
+end it. A server that has taken over ends the job when it ends by itself. One that could not take over, as where there
+are no threads, is followed by another. The next server runs the code that the guardian has loaded, whatever has become
+of the files meanwhile.
 """
 
 import os
@@ -18,15 +19,18 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn, TypeAlias
 
+from hvdrun.errors import CANNOT_LAUNCH
 from hvdrun.startup.process import end_process
 from rendezvous.core.outcome import SIGNAL_OFFSET
 
-MOST_DEATHS = 5
-DEATHS_SECONDS = 60.0  # as many within this time end the job
+MOST_KILLS = 5
+KILLS_SECONDS = 60.0  # as many within this time end the job
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _BLOCKED = (*_PASSED_ON, signal.SIGCHLD)
 _PAUSE_SECONDS = 0.1  # before a server is started again: what has killed it may kill several
+_FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0  # after one that could not start; doubled each time
+_PORT, _DECIDES = b"p", b"d"  # the messages of a server to the guardian
 _MESSAGE_BYTES = 16
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
@@ -49,7 +53,7 @@ class Life:
     def keep(self, port: socket.socket) -> None:
         """Have the guardian keep a bound socket, and so its port, until the job ends."""
         with suppress(OSError):  # the guardian was killed: nobody starts another server
-            socket.send_fds(self.line, [b"p"], [port.fileno()])
+            socket.send_fds(self.line, [_PORT], [port.fileno()])
 
     def is_alone(self) -> bool:
         """The guardian has gone."""
@@ -60,54 +64,128 @@ class Life:
         except OSError:
             return True
 
+    def decide(self) -> None:
+        """The end of this server is that of the job from now on; before, its failure is its own."""
+        with suppress(OSError):  # the guardian was killed: nobody starts another server
+            self.line.send(_DECIDES)
+
     @staticmethod
     def answer_signals() -> None:
         """Receive the signals of the job from now on: those that came while there was no server wait for the next."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
 
 
+@dataclass(frozen=True, slots=True)
+class GuardEnd:
+    """Why no other server is started: the exit code of the last one.
+
+    is_end: it is that of the job; else the job stays as it was.
+    """
+
+    code: int
+    is_end: bool = True
+
+
 def guard(
     serve: Callable[[Life], int],
-    note_crashes: Callable[[int, int], None],
+    say: Callable[[str], None],
     settle: Callable[[], None] = lambda: None,
     first: int = 1,
-) -> int:
-    """Run the servers of a job, one after the other, until one ends by itself; return its exit code.
+    patience_seconds: float = 0.0,
+) -> GuardEnd:
+    """Run the servers of a job, one after the other, until one decides that the job ends.
 
     Args:
         serve: runs a server in a child of this process, and returns the exit code.
-        note_crashes: called with how many servers were killed, and the last signal, where that ends the job.
+        say: called with a sentence about what becomes of the job.
         settle: called once, when the first server runs.
         first: the number of the first server; above 1 where others have been before this guardian.
+        patience_seconds: how long servers may fail to start, one after the other, before the job ends.
+
+    Raises:
+        OSError: there can be no process for the first server.
     """
-    guardian = _Guardian(settle)
-    deaths: deque[float] = deque(maxlen=MOST_DEATHS)
+    guardian = _Guardian(say, settle)
+    attempts = _Attempts(say, patience_seconds)
     number, killed_by = first, 0
     with guardian.passing_on():
         while True:
-            status = guardian.run(serve, number, killed_by)
-            if not os.WIFSIGNALED(status):
-                return os.waitstatus_to_exitcode(status)
-            killed_by = os.WTERMSIG(status)
-            if killed_by in _STOPPING:  # it came before the server could answer it
-                return SIGNAL_OFFSET + killed_by
-            deaths.append(time.monotonic())
-            if len(deaths) == MOST_DEATHS and deaths[-1] - deaths[0] < DEATHS_SECONDS:
-                note_crashes(number, killed_by)
-                return SIGNAL_OFFSET + killed_by
+            code = guardian.run(serve, number, killed_by)
+            if code >= 0:
+                if guardian.is_decided or number == 1:
+                    return GuardEnd(code)
+                if number == first:
+                    return GuardEnd(code, is_end=False)
+                pause_seconds = attempts.note_failure(is_stopping=guardian.is_stopping)
+            else:
+                killed_by = -code
+                code = SIGNAL_OFFSET + killed_by
+                pause_seconds = attempts.note_kill(number, killed_by)
+            if pause_seconds is None:
+                return GuardEnd(code)
             number += 1
-            time.sleep(_PAUSE_SECONDS)
+            guardian.wait(pause_seconds)
+
+
+class _Attempts:
+    """How often servers were killed, or failed to start, and so when the next one is started; None: the job ends.
+
+    Args:
+        say, patience_seconds: see `guard`.
+    """
+
+    def __init__(self, say: Callable[[str], None], patience_seconds: float) -> None:
+        self._say = say
+        self._patience_seconds = patience_seconds
+        self._kills: deque[float] = deque(maxlen=MOST_KILLS)
+        self._failing_since: float | None = None
+        self._pause_seconds = 0.0
+
+    def note_kill(self, number: int, killed_by: int) -> float | None:
+        """This server, the number of which is given, was killed by a signal."""
+        if killed_by in _STOPPING:  # it came before the server could answer it
+            return None
+        self._kills.append(time.monotonic())
+        if len(self._kills) == MOST_KILLS and self._kills[-1] - self._kills[0] < KILLS_SECONDS:
+            self._say(
+                f"{number} servers of this job were killed within {KILLS_SECONDS:.0f} s, the last one by "
+                f"{signal.Signals(killed_by).name}: the job ends."
+            )
+            return None
+        self._failing_since = None
+        return _PAUSE_SECONDS
+
+    def note_failure(self, *, is_stopping: bool) -> float | None:
+        """A server could not start.
+
+        Args:
+            is_stopping: the job was asked to stop.
+        """
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since, self._pause_seconds = now, _FIRST_PAUSE_SECONDS / 2
+        if is_stopping or now - self._failing_since >= self._patience_seconds:
+            self._say("no server of this job could be started: the job ends.")
+            return None
+        self._pause_seconds = min(2 * self._pause_seconds, _MOST_PAUSE_SECONDS)
+        self._say(f"the job goes on without a server: another one is started in {self._pause_seconds:g} s.")
+        return self._pause_seconds
 
 
 class _Guardian:
     """The present server, the ports, and the signals for it.
 
     Args:
+        say: see `guard`.
         settle: called when the first server runs, which answers signals from its beginning.
+
+    is_decided: the end of the present server, or of the last one, is that of the job.
     """
 
-    def __init__(self, settle: Callable[[], None]) -> None:
+    def __init__(self, say: Callable[[str], None], settle: Callable[[], None]) -> None:
+        self._say = say
         self._settle: Callable[[], None] | None = settle
+        self.is_decided = False
         self._ports: list[int] = []
         self._server = 0  # its pid; 0 while there is none
         self._asked: dict[int, None] = {}  # the signals for the next server: a job that was asked to stop stays so
@@ -130,8 +208,34 @@ class _Guardian:
             for number, handler in former.items():
                 signal.signal(number, handler)
 
+    @property
+    def is_stopping(self) -> bool:
+        """The job was asked to stop."""
+        return not _STOPPING.isdisjoint(self._asked)
+
+    def wait(self, limit_seconds: float) -> None:
+        """Wait so long, or until a signal for the job comes."""
+        with suppress(BlockingIOError):  # what the server's end has left there was read
+            os.read(self._wake, _MESSAGE_BYTES)
+        if not self.is_stopping:
+            select.select([self._wake], [], [], limit_seconds)
+
     def run(self, serve: Callable[[Life], int], number: int, killed_by: int) -> int:
-        """Run a server to its end; return its status as waitpid does."""
+        """Run a server to its end; return its exit code, or the negative number of the signal that has killed it.
+
+        Raises:
+            OSError: there can be no process for the first one.
+        """
+        self.is_decided = False
+        try:
+            return os.waitstatus_to_exitcode(self._run(serve, number, killed_by))
+        except OSError as error:
+            if self._settle is not None:
+                raise
+            self._say(f"there can be no process for a server of this job: {error.strerror}.")
+            return CANNOT_LAUNCH
+
+    def _run(self, serve: Callable[[Life], int], number: int, killed_by: int) -> int:
         ours, theirs = socket.socketpair()
         kept = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         try:
@@ -193,6 +297,7 @@ class _Guardian:
             except OSError:
                 return False
             self._ports += ports
+            self.is_decided |= _DECIDES in message
             if not message:
                 return False
 

@@ -37,7 +37,7 @@ def find_guardian(hvdrun: Launcher) -> int | None:
 def find_server(hvdrun: Launcher) -> int | None:
     """The pid of the server of the only job; None where there is none now."""
     guardian = find_guardian(hvdrun)
-    servers = [process.pid for process in hvdrun.processes(" --detach ") if guardian and process.parent == guardian]
+    servers = [process.pid for process in hvdrun.processes() if guardian and process.parent == guardian]
     return servers[0] if servers else None
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -49,12 +50,26 @@ def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher,
     assert f"{job}  lost" in ask(hvdrun, "ps").stdout
     removed = ask(hvdrun, "rm", job)
     assert removed == Finished(1, "", f"hvdrun: the job {job} runs: stop it first, with hvdrun stop --here {job}.\n")
+
+    scarce = ["sh", "-c", 'ulimit -n 20; exec "$@"', "sh", sys.executable, "-m", "hvdrun", "resume", job]
+    refused = hvdrun.start_words(scarce).wait()
+    assert (refused.returncode, refused.stdout) == (125, "")
+    assert "needs 64 open files" in refused.stderr
+    assert f"{job}  lost" in ask(hvdrun, "ps").stdout
     resumed = ask(hvdrun, "resume", job)
     assert (resumed.returncode, resumed.stdout) == (0, "")
     assert resumed.stderr.endswith(f"hvdrun: the job {job} goes on\n")
     again = ask(hvdrun, "resume", job)
     assert again == Finished(1, "", f"hvdrun: the job {job} cannot be resumed: it runs.\n")
-    kill_server(hvdrun)  # the new guardian starts another one, too
+
+    guardian = find_guardian(hvdrun)
+    assert guardian is not None
+    limits = resource.prlimit(guardian, resource.RLIMIT_NOFILE)
+    resource.prlimit(guardian, resource.RLIMIT_NOFILE, (20, limits[1]))
+    kill_server(hvdrun)  # the new guardian starts another one, too, which cannot start yet
+    pause = "hvdrun: the job goes on without a server: another one is started in 1 s."
+    wait_until(lambda: pause in ask(hvdrun, "logs", job).stderr.splitlines(), "the server to fail")
+    resource.prlimit(guardian, resource.RLIMIT_NOFILE, limits)
     check_end(hvdrun, job, code)
 
 

@@ -14,6 +14,7 @@ import pytest
 from hvdrun.accounts.history import History
 from hvdrun.console.marks import read_local_clock
 from hvdrun.console.output import OutputPrinter
+from hvdrun.errors import LaunchError
 from hvdrun.jobs.continuation import Continuation, LosableJournal, ServerLostError, check_journal, open_continuation
 from hvdrun.jobs.detach import DetachedServer
 from hvdrun.jobs.errors import ResumeRefusedError
@@ -151,13 +152,35 @@ async def test_a_job_whose_journal_was_removed_is_not_started_a_second_time(
 def test_where_there_can_be_no_journal_the_first_server_is_the_only_one(
     servers: dict[int, DetachedServer], folder: JobFolder
 ) -> None:
-    (folder.path / JOURNAL).write_text("no folder")
+    obstacle = folder.path / JOURNAL / "journal.db"
+    obstacle.mkdir(parents=True)
     said: list[str] = []
     assert open_continuation(servers[1], OUTPUT, said.append) is None
     (sentence,) = said
     assert sentence.endswith("; the job ends with its server")
-    with pytest.raises(ServerLostError):
+    obstacle.rmdir()
+    with pytest.raises(ServerLostError, match="it has no journal"):
         open_continuation(servers[2], OUTPUT, refuse)
+
+
+@in_loop
+async def test_a_journal_that_cannot_be_opened_now_is_left_to_a_later_server(
+    servers: dict[int, DetachedServer], line: tuple[socket.socket, socket.socket]
+) -> None:
+    first = open_continuation(servers[1], OUTPUT, refuse)
+    assert first is not None
+    first.keep_network(b"facts")
+    await first.journal.write(STATE)
+    line[0].recv(16)  # that a job begins is decided
+    with pytest.raises(LaunchError, match="another server of this job runs"):
+        open_continuation(servers[2], OUTPUT, refuse)
+    with pytest.raises(BlockingIOError):
+        line[0].recv(16, socket.MSG_DONTWAIT)
+    await first.journal.close()
+    second = open_continuation(servers[2], OUTPUT, refuse)
+    assert second is not None
+    assert second.network == b"facts"
+    await second.journal.close()
 
 
 @in_loop

@@ -1,13 +1,15 @@
 """The guardian of a detached job: servers that are killed, the ports that it keeps, the signals that it passes on."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -18,25 +20,30 @@ import os, signal, socket, sys, time
 from hvdrun.jobs import guardian
 from hvdrun.jobs.guardian import Life, guard
 
-def note_crashes(servers, number):
-    print("crashes", servers, number, flush=True)
+def say(sentence):
+    print(sentence, flush=True)
 
 def kill():
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-Start = Callable[[str], "subprocess.Popen[str]"]
+class Start(Protocol):
+    """Starts a guardian whose `serve` is this code."""
+
+    def __call__(self, code: str, *, first: int = 1, patience_seconds: float = 60.0) -> "subprocess.Popen[str]":
+        """Also see `guard`."""
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a guardian whose `serve` is this code; in its own session, so that nothing of it is left."""
+    """Starts a guardian in its own session, so that nothing of it is left."""
     running: list[subprocess.Popen[str]] = []
 
-    def start_guardian(code: str) -> subprocess.Popen[str]:
+    def start_guardian(code: str, *, first: int = 1, patience_seconds: float = 60.0) -> subprocess.Popen[str]:
         serve = textwrap.indent(textwrap.dedent(code), "    ")
-        program = f"{HEAD}\ndef serve(life):\n{serve}\nsys.exit(guard(serve, note_crashes))\n"
+        run = f"guard(serve, say, first={first}, patience_seconds={patience_seconds})"
+        program = f"{HEAD}\ndef serve(life):\n{serve}\nend = {run}\nsys.exit(end.code if end.is_end else 90)\n"
         process = subprocess.Popen(
             [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -66,6 +73,7 @@ def test_a_server_that_is_killed_is_started_again_and_knows_it(start: Start) -> 
         print(life.number, life.killed_by, flush=True)
         if life.number < 3:
             kill()
+        life.decide()
         return 7
         """
     )
@@ -74,7 +82,73 @@ def test_a_server_that_is_killed_is_started_again_and_knows_it(start: Start) -> 
 
 def test_a_server_that_is_killed_again_and_again_ends_the_job(start: Start) -> None:
     code, lines = finish(start("kill()"))
-    assert (code, lines) == (137, ["crashes 5 9"])
+    assert code == 137
+    assert lines == ["5 servers of this job were killed within 60 s, the last one by SIGKILL: the job ends."]
+
+
+def test_a_server_that_cannot_start_is_followed_by_another(start: Start) -> None:
+    process = start(
+        """
+        print(life.number, life.killed_by, flush=True)
+        if life.number == 1:
+            kill()
+        if life.number < 4:
+            raise MemoryError
+        life.decide()
+        return 7
+        """
+    )
+    says = "the job goes on without a server: another one is started in"
+    assert finish(process) == (7, ["1 0", "2 9", f"{says} 1 s.", "3 9", f"{says} 2 s.", "4 9"])
+
+
+def test_a_job_ends_when_its_servers_have_failed_to_start_for_too_long(start: Start) -> None:
+    code, lines = finish(start("kill() if life.number == 1 else os._exit(3)", patience_seconds=0.5))
+    assert code == 3
+    assert lines == [
+        "the job goes on without a server: another one is started in 1 s.",
+        "no server of this job could be started: the job ends.",
+    ]
+
+
+def test_a_job_without_a_server_can_be_stopped(start: Start) -> None:
+    process = start(
+        """
+        if life.number == 1:
+            kill()
+        os._exit(3)
+        """
+    )
+    assert process.stdout is not None
+    while "2 s" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGTERM)
+    assert finish(process) == (3, ["no server of this job could be started: the job ends."])
+
+
+def test_a_job_stays_as_it_was_when_it_cannot_be_resumed_now(start: Start) -> None:
+    assert finish(start("return 3", first=2)) == (90, [])
+
+
+def test_a_server_without_a_process_is_tried_again(start: Start) -> None:
+    process = start(
+        """
+        resource = __import__("resource")
+        limits = resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE)
+        if life.number == 1:
+            resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, limits[1]))
+            kill()
+        life.decide()
+        return 7
+        """
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == [
+        "there can be no process for a server of this job: Too many open files.\n",
+        "the job goes on without a server: another one is started in 1 s.\n",
+    ]
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (64, 64))
+    assert finish(process) == (7, [])
 
 
 def test_a_signal_that_comes_before_the_server_can_answer_it_ends_the_job(start: Start) -> None:
@@ -161,6 +235,7 @@ def test_a_port_stays_that_of_the_job_while_there_is_no_server(start: Start) -> 
             port.listen()
             with socket.create_connection(port.getsockname()):
                 print("reached", flush=True)
+        life.decide()
         return 0
         """
     )
