@@ -77,9 +77,9 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class GuardEnd:
-    """Why no other server is started: the exit code of the last one.
+    """The end of the last server: its exit code.
 
-    is_end: it is that of the job; else the job stays as it was.
+    is_end: the job ends with it; else the job stays as it was.
     """
 
     code: int
