@@ -18,6 +18,7 @@ from tests.system.counting import COUNTS, check_end, check_ended, kill_all, star
 from tests.system.detached import ask, detach, find_guardian, find_job, find_server, kill_server
 from tests.system.launcher import Finished, Launcher
 from tests.system.roles import kill
+from tests.system.tables import rest_nightly
 from tests.waiting import wait_until
 
 CODE = 7
@@ -166,7 +167,7 @@ def test_a_job_whose_folder_was_removed_ends_by_a_notice_when_its_server_is_kill
     wait_until(lambda: hvdrun.processes() == (), "the agent to end")
 
 
-@pytest.mark.parametrize("is_early", [False, True])
+@pytest.mark.parametrize("is_early", rest_nightly([False, True]))
 def test_a_clock_that_is_set_by_an_hour_ends_no_worker_and_no_limit(hvdrun: Launcher, is_early: bool) -> None:
     """Forward and back, while a server runs, and before the next one starts; is_early: it begins forward."""
     environment = jumping_clock.build(hvdrun.directory)

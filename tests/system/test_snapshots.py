@@ -108,7 +108,7 @@ def check_steps(finished: Finished) -> None:
 UNDISTURBED: dict[str, list[str]] = {}
 
 
-@pytest.mark.parametrize("seed", range(RUNS))
+@pytest.mark.parametrize("seed", rest_nightly(range(RUNS)))
 @pytest.mark.parametrize("options", rest_nightly([{}, {"in_background": True}]))
 def test_a_training_that_loses_workers_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(
     hvdrun: Launcher, options: dict[str, object], seed: int

@@ -11,6 +11,7 @@ import pytest
 
 from tests.system.launcher import Launcher, Running
 from tests.system.scripts import JOIN
+from tests.system.tables import rest_nightly
 from tests.system.terminal import CTRL_Z, Terminal
 from tests.waiting import wait_until
 
@@ -126,9 +127,9 @@ def test_the_time_of_a_suspension_is_not_taken_from_the_start(hvdrun: Launcher) 
     assert (finished.returncode, finished.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("options", [(), ("--min-np", "1")], ids=["static", "elastic"])
+@pytest.mark.parametrize("options", rest_nightly([["--min-np", "1"], []]), ids=["elastic", "static"])
 def test_a_launcher_that_is_stopped_for_longer_than_the_lease_continues_when_it_wakes(
-    hvdrun: Launcher, options: tuple[str, ...]
+    hvdrun: Launcher, options: list[str]
 ) -> None:
     running = start(hvdrun, "--lease", LEASE, *options)
     running.send(signal.SIGSTOP)
