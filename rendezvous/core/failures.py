@@ -37,8 +37,7 @@ class SlotFailures:
         """Why the slot is closed, in words that follow its name and a colon, or "because"."""
         if self.obstacle:
             return self.obstacle
-        workers, they = ("1 worker", "it") if self.failures == 1 else (f"{self.failures} workers", "they")
-        return f"{workers} failed there before {they} had trained a step (--slot-failures)"
+        return f"{'1 worker' if self.failures == 1 else f'{self.failures} workers'} failed there (--slot-failures)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def test_half_of_its_slots_rounded_up_close_a_host(slots: int, closed: int) -> N
 def test_the_reason_of_a_closed_host_names_the_closed_slot_and_its_failures() -> None:
     blacklist = fail(Blacklist(), *[A0] * 3, A1, offered=3)
     fewer = fail(blacklist, A1, offered=2)  # the host offers fewer slots, of which half are closed
-    why = "3 workers failed there before they had trained a step (--slot-failures)"
+    why = "3 workers failed there (--slot-failures)"
     assert fewer.hosts["a"].reason == f"1 of its 2 slots is closed, a:0 because {why}"
     only = blacklist.count_failure(A0, 1, 0.0, RECOVERY, "its command cannot be started")
     assert only.hosts["a"].reason == "its only slot is closed because its command cannot be started"
