@@ -112,12 +112,12 @@ def launch(
     """
     facts = JobFacts(console.job, redact_command(spec.workers.command), spec.usable_hosts)
     tell = partial(console.notice, level=Level.ERROR)
-    history, age_seconds = None, 0.0
+    history, age_seconds, is_next = None, 0.0, False
     if continuation is not None:
         (history, _), age_seconds = continuation.read_history(), continuation.age_seconds
-    file = OutcomeFile(
-        spec.display.outcome_file, facts, history or History(), read_local_clock, tell, ago_seconds=age_seconds
-    )
+        is_next = continuation.life.number > 1
+    path, history = spec.display.outcome_file, history or History()
+    file = OutcomeFile(path, facts, history, read_local_clock, tell, ago_seconds=age_seconds, is_next=is_next)
 
     async def run() -> Outcome:
         if spec.remote.joining is None:
@@ -195,7 +195,7 @@ class Job:
         self._pool = AgentPool(self._tasks, self._show, self._lose, launcher_timeout_seconds)
         self._masters = Masters(self._pool.order)
         self._ranks = RankTable(lambda: self._server.state.generation)
-        self._reporter = JobReporter(console)
+        self._reporter = JobReporter(console, ago_seconds=0.0 if continuation is None else continuation.age_seconds)
         record = JobRecord.of(self._id, spec)
         self._stacks = JobStacks(record, self._pool.send, self._list_begun, self._list_ranks)
         hang_timeout_seconds = spec.limits.hang_timeout_seconds
@@ -422,8 +422,10 @@ class Job:
             case _:
                 pass
 
-    def _note_step(self, event: Event, state: State, effects: Effects) -> None:
+    def _note_step(self, event: Event | None, state: State, effects: Effects) -> None:
         known = self._history.count()
+        if event is None:
+            self._history.resume(state, self._clock())
         self._history.note(event, state, effects, self._clock())
         if self._console.files is not None:
             _note_in_files(self._console.files, event, effects)
@@ -577,7 +579,7 @@ class Job:
             closing.result()
 
 
-def _note_in_files(files: OutputFiles, event: Event, effects: Effects) -> None:
+def _note_in_files(files: OutputFiles, event: Event | None, effects: Effects) -> None:
     if isinstance(event, Exited):
         files.note_end(event.worker, event.returncode)
     for effect in effects:

@@ -82,8 +82,20 @@ class History:
         self._stopped: tuple[float, float] | None = None  # when all workers were stopped, and how long detection took
         self._awaited: set[Worker] = set()  # of a restart: those that do not run yet
 
-    def note(self, event: Event, state: State, effects: Effects, now: float) -> None:
-        """An event has led to this state, with these effects."""
+    def resume(self, state: State, now: float) -> None:
+        """Another server goes on from this state: the last one may have noted less, and has perhaps noted it late."""
+        known, losses = self._known, state.losses
+        # Both are the end of the list of all losses, and here equal losses are not the same objects.
+        overlap = next(size for size in range(min(len(known), len(losses)), -1, -1) if _ends_with(known, losses[:size]))
+        self._known = losses[:overlap]
+        # A host that was heard has its orders.
+        heard = {worker for worker in self._awaited if state.last_heard.get(worker.slot.host) is not None}
+        self._awaited -= heard
+        if heard and not self._awaited:
+            self._continue(now)
+
+    def note(self, event: Event | None, state: State, effects: Effects, now: float) -> None:
+        """An event has led to this state, with these effects; None where another server goes on from there."""
         self._note_losses(state, now)
         match event:
             case Reported(host):
@@ -162,6 +174,8 @@ class History:
 
     def _note_generation(self, publish: Publish, now: float) -> None:
         generation = publish.generation
+        if any(each.generation == generation.number for each in self.sizes):
+            return  # another server publishes it again
         self.sizes.append(Size(now, len(generation.members), max(self._round, 0), generation.number))
         for rank, worker in enumerate(generation.members):
             self._hosts[rank] = worker.slot.host
@@ -174,6 +188,10 @@ class History:
         for loss in self._open:
             loss.continued_at, loss.generation = now, generation
         self._open.clear()
+
+
+def _ends_with(whole: tuple[Outcome, ...], end: tuple[Outcome, ...]) -> bool:
+    return whole[len(whole) - len(end) :] == end
 
 
 def _find_new(losses: tuple[Outcome, ...], known: tuple[Outcome, ...]) -> list[Outcome]:

@@ -68,6 +68,7 @@ class OutcomeFile:
         clock: the local time.
         tell: prints why the file is lost.
         ago_seconds: how long ago the job began, where a former server of it has begun it.
+        is_next: such a server has made sure of the file, and none is refused while the job trains.
 
     is_lost: it could not be written at the end.
 
@@ -84,6 +85,7 @@ class OutcomeFile:
         tell: Callable[[str], None],
         *,
         ago_seconds: float = 0.0,
+        is_next: bool = False,
     ) -> None:
         self._path = path
         self._facts = facts
@@ -93,7 +95,7 @@ class OutcomeFile:
         self.is_lost = False
         self._begin = clock() - timedelta(seconds=ago_seconds)
         self._began = time.monotonic() - ago_seconds
-        if path is not None:
+        if path is not None and not is_next:
             _try(path)
 
     def __enter__(self) -> Self:

@@ -17,6 +17,7 @@ from hvdrun.hosts.preparation import add_hosts, prepare
 from hvdrun.processes.processes import name_job
 from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.log_format import LogFileError
 from hvdrun.spec.redaction import redact_command
 from hvdrun.version import __version__
 from rendezvous.core.messages import Level
@@ -163,9 +164,10 @@ def run_prepared(prepared: Prepared, launch: Launch | None, server: "DetachedSer
     )
     continuation: Continuation | None = None
     try:
+        is_next = server is not None and server.life.number > 1
         if display.log_file is not None and not display.dry_run:
-            console.keep_log(display.log_file)
-        for remark in display.remarks:
+            _keep_log(console, display.log_file, is_next=is_next)
+        for remark in () if is_next else display.remarks:
             console.notice(remark)
         for detail in prepared.details:
             console.verbose(detail)
@@ -212,6 +214,17 @@ def describe(spec: JobSpec) -> str:
             spec, find_now(spec), LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable)
         )
     return render_plan(make_plan(spec, os.environb))
+
+
+def _keep_log(console: "Console", path: Path, *, is_next: bool) -> None:
+    """Write what hvdrun says into a file; another server of a job that trains goes on without one."""
+    try:
+        console.keep_log(path)
+    except LogFileError as error:
+        if not is_next:
+            raise
+        lacks = "cannot be written, and lacks what hvdrun says from now on"
+        console.notice(f"{str(path)!r} of --log-file {lacks}: {error.reason}.", Level.WARNING)
 
 
 def _keep_output(console: "Console", folder: Path, spec: JobSpec, continuation: "Continuation | None") -> None:

@@ -79,6 +79,11 @@ class FileIndex:
         """The newest entry of a worker; None for one that was never started."""
         return self._newest.get(worker)
 
+    @property
+    def newest_round(self) -> int:
+        """The round with which the newest worker was started; 0 before the first one."""
+        return max((entry.round for entry in self._entries.values()), default=0)
+
     def find_running(self, host: str) -> Iterator[Worker]:
         """The workers of a host that are not known to have ended."""
         for worker, entry in tuple(self._newest.items()):

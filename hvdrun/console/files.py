@@ -58,7 +58,7 @@ class OutputFiles:
         self._index_file = IndexFile(folder / INDEX_NAME, self._writer, self._render_index, self._note_written)
         self._descriptors: dict[_Key, int] = {}
         self._paths: dict[int, Path] = {}  # by descriptor
-        self._round = 0
+        self._round = self.index.newest_round
         self._partial_lines = PartialLines(self._flush)
         self._failed: dict[Path, OSError] = {}
 

@@ -89,12 +89,15 @@ class JobReporter:
     Args:
         console: where it prints.
         clock: monotonic, in seconds.
+        ago_seconds: how long ago the job began, where a former server of it has begun it.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console, clock: Callable[[], float] = time.monotonic, *, ago_seconds: float = 0.0
+    ) -> None:
         self._console = console
         self._clock = clock
-        self._started = clock()
+        self._started = clock() - ago_seconds
         self._decided: float | None = None  # when the outcome was decided
         self._counter = LossCounter(clock)
         self._restart: _Restart | None = None

@@ -21,4 +21,5 @@ class LogFileError(LaunchError):
     """
 
     def __init__(self, path: Path, reason: str) -> None:
+        self.reason = reason
         super().__init__(f"{str(path)!r} of --log-file cannot be written: {reason}; name another file.")

@@ -87,7 +87,8 @@ class Server:
         carry_out: is called with each effect that others carry out.
         credential: the server's certificate and key.
         tasks: the functions that the workers run; None for a job that runs a program.
-        note_step: is told of each event, with the state that it has led to, and the effects, which are performed later.
+        note_step: is told of each event, with the state that it has led to, and the effects, which are performed later;
+            the event is None for the state that a former server has left, and what holds there.
         journal: where the state outlives this server; None for nowhere.
         state: with which a former server of the job has ended; None for a new job.
         secret: of the job, from which the keys of generations follow; None for a random one.
@@ -106,7 +107,7 @@ class Server:
         carry_out: Callable[[Effect], None],
         credential: Credential,
         tasks: TaskDispatcher | None = None,
-        note_step: Callable[[Event, State, Effects], None] | None = None,
+        note_step: Callable[[Event | None, State, Effects], None] | None = None,
         *,
         journal: StateWriter | None = None,
         state: State | None = None,
@@ -308,7 +309,7 @@ class Server:
 
     def _perform_steps(self, steps: Iterable[Step]) -> None:
         for step in steps:
-            if self._note_step is not None and step.event is not None:
+            if self._note_step is not None:
                 self._note_step(step.event, step.state, step.effects)
             self._effects.extend(step.effects)
         if not self._is_performing:

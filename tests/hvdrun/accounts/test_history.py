@@ -1,12 +1,15 @@
 """The history of a job: the events of the core as sizes, losses, and how the job continued after each."""
 
+import pickle
 import shlex
 
 import pytest
 
 from hvdrun.accounts.history import History, Size
 from rendezvous.core import membership
+from rendezvous.core.holds import holds
 from rendezvous.core.messages import Launch
+from rendezvous.core.state import State
 from rendezvous.wire.accounts import Account, AccountsReported
 from tests.rendezvous.core.commands import parse_event, parse_policy, parse_worker
 from tests.rendezvous.core.transcript import expand, find_size
@@ -103,3 +106,53 @@ def test_a_launch_that_is_ordered_again_is_one_start(policy: str) -> None:
         launches = [effect for effect in effects if isinstance(effect, Launch)]
         history.note(event, state, tuple(launches), float(now) + 10)
     assert [worker.started for worker in history.workers.values()] == [1.0, 1.0]
+
+
+def hand_over(history: History, state: State) -> tuple[History, State]:
+    """The history and the state as another server of the job reads them from the journal."""
+    history, state = pickle.loads(pickle.dumps(history)), pickle.loads(pickle.dumps(state))  # noqa: S301 - made here
+    history.resume(state, 9.0)
+    history.note(None, state, holds(state), 9.0)
+    return history, state
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["noted", "not noted"])
+def test_another_server_notes_each_loss_and_each_size_once(*, is_noted: bool) -> None:
+    history, state = History(), membership.begin(parse_policy(ELASTIC.split()))
+    story = ["tick 0", "hosts a:1 b:1", "join a:0", "join b:0", "exit b:0 -9", "join a:0 after=1 continue state"]
+    kept = history
+    for words in story:
+        kept = history if is_noted else pickle.loads(pickle.dumps(history))  # noqa: S301 - made here
+        event = parse_event(words.split(), find_size(state))
+        state, effects = membership.step(state, event)
+        history.note(event, state, effects, 1.0)
+    before = [(each.workers, each.generation) for each in history.sizes], [each.outcome for each in history.losses]
+    history, state = hand_over(kept, state)
+    event = parse_event(["tick", "1"])
+    state, effects = membership.step(state, event)
+    history.note(event, state, effects, 10.0)
+    after = [(each.workers, each.generation) for each in history.sizes], [each.outcome for each in history.losses]
+    assert after == before
+    assert [each.continued_at for each in history.losses] == [1.0 if is_noted else 9.0]
+
+
+def test_another_server_notes_a_loss_that_the_former_one_could_not() -> None:
+    history, state = History(), membership.begin(parse_policy(ELASTIC.split()))
+    for words in ("tick 0", "hosts a:1 b:1", "join a:0", "join b:0"):
+        event = parse_event(words.split(), find_size(state))
+        state, effects = membership.step(state, event)
+        history.note(event, state, effects, 1.0)
+    state, _ = membership.step(state, parse_event(["exit", "b:0", "-9"]))
+    history, _ = hand_over(history, state)
+    assert [each.outcome.rank for each in history.losses] == [1]
+
+
+def test_a_restart_is_over_for_another_server_when_all_hosts_were_heard() -> None:
+    history, state = History(), membership.begin(parse_policy(["size=2", "restarts=2"]))
+    for words in ("tick 0", "hosts a:2", "report a running a:0 a:1", "exit a:1 1", "exit a:0 -15 stopped"):
+        event = parse_event(words.split(), find_size(state))
+        state, effects = membership.step(state, event)
+        history.note(event, state, effects, 1.0)
+    assert [each.continued_at for each in history.losses] == [None]
+    history, _ = hand_over(history, state)
+    assert [each.continued_at for each in history.losses] == [9.0]

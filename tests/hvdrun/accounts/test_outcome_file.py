@@ -178,3 +178,12 @@ def test_without_a_path_nothing_is_written(tmp_path: Path, monkeypatch: pytest.M
     with OutcomeFile(None, FACTS, History(), lambda: NOW, pytest.fail):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_is_not_refused_to_another_server_of_a_job_that_trains(tmp_path: Path) -> None:
+    said: list[str] = []
+    path = tmp_path / "removed" / "outcome.json"
+    with OutcomeFile(path, FACTS, build_history(), lambda: NOW, said.append, is_next=True) as file:
+        pass
+    assert file.is_lost
+    assert said == [f"{str(path)!r} of --outcome is not written: No such file or directory"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -274,3 +275,15 @@ def test_an_index_that_cannot_be_replaced_is_refused(tmp_path: Path) -> None:
     (tmp_path / "index.json").mkdir()
     with pytest.raises(LaunchError, match=r"index.json' of --output-filename cannot be created: Is a directory"):
         OutputFiles(tmp_path, 1, Marks()).create(1)
+
+
+@in_loop
+async def test_another_server_knows_the_round_of_a_worker_that_is_started_alone(tmp_path: Path) -> None:
+    first = OutputFiles(tmp_path, 2, Marks(), "a1b2")
+    numbers = Assignment(0, 2, 0, 2, 0, 1)
+    first.note_launch(Launch(Worker(Slot("a", 0), 2), numbers, "again", round=Round(1, 0, 2)))
+    assert await first.close(60)
+    second = OutputFiles(tmp_path, 2, Marks(), "a1b2", index=first.index)
+    second.note_launch(Launch(Worker(Slot("a", 1), 2), replace(numbers, rank=1), "a worker was lost"))
+    assert await second.close(60)
+    assert [row["round"] for row in read_index(tmp_path)] == [1, 1]

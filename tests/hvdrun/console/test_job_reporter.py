@@ -304,3 +304,9 @@ def test_an_order_that_crosses_a_report_is_printed_once_and_one_that_was_lost_ag
         f"terminate {WORKER}: it is stopped", f"launch {WORKER}: placed", f"terminate {WORKER}: the job ends",
         f"launch {WORKER}: the agent does not have it",
     ]  # fmt: skip
+
+
+def test_the_page_of_another_server_has_the_time_since_the_beginning_of_the_job(paper: Paper) -> None:
+    reporter = JobReporter(cast("Console", paper), lambda: 100.0, ago_seconds=60.0)
+    reporter.explain(Finish(blame_worker(WORKER, 0, 3), Explanation.WORKER_PAGE))
+    assert [page.seconds for page in paper.pages] == [60.0]
