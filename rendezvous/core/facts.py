@@ -471,13 +471,21 @@ def _stop(state: State, why: str) -> tuple[State, Effects]:
     if not state.alive():
         return replace(state, outcome=end_as_noticed()), ()
     grace_seconds = state.policy.grace_seconds
-    sentence = f"{why}: the workers have {grace_seconds:g} s (--grace) to save what they need and to end"
+    if hears_notices(state):
+        sentence = f"{why}: the workers have {grace_seconds:g} s (--grace) to save what they need and to end"
+    else:
+        sentence = f"{why}: it reaches no worker before hvd.init(), and in {grace_seconds:g} s (--grace) all get SIGTERM"
     effects: Effects = (Notify(None, sentence),)
     if not state.offer.is_empty and state.phase is Phase.RUNNING:
         number = state.offer.number + 1
         state = replace(state, offer=Offer(number))
         effects += (OfferResize(state.number, number, adds=False, removes=False),)
     return replace(state, stops_at=state.clock + grace_seconds), effects
+
+
+def hears_notices(state: State) -> bool:
+    """Workers have called `init()`, by which they learn of a stop notice; those of a plain program never do."""
+    return bool(state.number or state.waiting)
 
 
 def limit_notices(state: State) -> tuple[State, Effects]:
@@ -498,7 +506,10 @@ def limit_notices(state: State) -> tuple[State, Effects]:
 
 
 def _overrun(state: State, late: Worker) -> State:
-    outcome = overrun_notice(late, state.rank_of(late), state.policy.grace_seconds)
+    remedy = "a script without hvd does not see a notice: send hvdrun SIGTERM instead, which its workers get at once"
+    if hears_notices(state):
+        remedy = "give it longer, or have it save with --checkpoint and hvd.elastic.run, or when hvd.stopping() says so"
+    outcome = overrun_notice(late, state.rank_of(late), state.policy.grace_seconds, remedy)
     return replace(state, outcome=outcome)
 
 

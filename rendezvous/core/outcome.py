@@ -262,10 +262,9 @@ def end_as_noticed() -> Outcome:
     return Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason)
 
 
-def overrun_notice(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
+def overrun_notice(worker: Worker, rank: int, limit_seconds: float, remedy: str) -> Outcome:
     """A worker has not exited in time after a stop notice: the job ends as after SIGTERM."""
     since = f"{limit_seconds:g} s (--grace) after the stop notice"
-    remedy = "give it longer, or have it save with --checkpoint and hvd.elastic.run, or when hvd.stopping() says so"
     reason = f"rank {rank} ({worker}) was still running {since}: {remedy}"
     return Outcome(SIGNAL_OFFSET + SIGTERM, Cause.STOPPED, reason)
 
