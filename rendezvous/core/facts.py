@@ -474,7 +474,7 @@ def _stop(state: State, why: str) -> tuple[State, Effects]:
     if hears_notices(state):
         sentence = f"{why}: the workers have {grace_seconds:g} s (--grace) to save what they need and to end"
     else:
-        sentence = f"{why}: it reaches no worker before hvd.init(), and in {grace_seconds:g} s (--grace) all get SIGTERM"
+        sentence = f"{why}: it reaches no worker before hvd.init(), and all get SIGTERM in {grace_seconds:g} s"
     effects: Effects = (Notify(None, sentence),)
     if not state.offer.is_empty and state.phase is Phase.RUNNING:
         number = state.offer.number + 1

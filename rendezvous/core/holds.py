@@ -107,7 +107,7 @@ def _hold_notice(state: State) -> Iterator[Effect]:
     """The stop notice of the whole job, which agents pass on."""
     if state.stops_at is not None:
         left_seconds = max(0.0, state.stops_at - state.clock)
-        yield Notify(None, f"the stop notice stands: SIGTERM in {left_seconds:.0f} s to the workers that still run then")
+        yield Notify(None, f"the stop notice stands: SIGTERM in {left_seconds:.0f} s to the workers that run then")
 
 
 def _hold_launches(state: State) -> Iterator[Effect]:

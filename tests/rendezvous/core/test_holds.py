@@ -32,7 +32,7 @@ A0, B0 = (Worker(Slot(host, 0), 1) for host in "ab")
         ((*TRAINING, "hosts a:1", "hosts a:1 b:1"), [PUBLISHED, "offer 2 to generation 1: nothing any more"]),
         (
             (*TRAINING, "notice job"),
-            [PUBLISHED, "notify all  (the stop notice stands: SIGTERM in 5 s to the workers that still run then)"],
+            [PUBLISHED, "notify all  (the stop notice stands: SIGTERM in 5 s to the workers that run then)"],
         ),
         ((*TRAINING, "stop 130 interrupted"), []),
     ],

@@ -89,6 +89,7 @@ class StallClock:
         self._warned_since: float | None = None  # the beginning of the wait that was reported
         self._next_seconds = 0.0  # how long it is at the next report
         self._hung_since: float | None = None  # the beginning of the hang that was reported
+        self._hang_told_at = 0.0  # the last time
 
     def find_due(self, waits: Sequence[Wait]) -> float | None:
         """The time of the next check on the monotonic clock; None for never."""
@@ -122,10 +123,11 @@ class StallClock:
         return [each for each in waits if now - each.still_since > (self.limits.warning_seconds or 0.0)]
 
     def take_hang(self, waits: Sequence[Wait], now: float) -> bool:
-        """Whether the hang timeout is over; told once."""
+        """Whether the hang timeout is over; again when it is over again: who was told may have ended since."""
         if not _is_past(self._find_hang(waits), now):
             return False
         self._hung_since = self._find_standstill(waits)
+        self._hang_told_at = now
         return True
 
     def _find_warning(self, waits: Sequence[Wait]) -> float | None:
@@ -146,9 +148,12 @@ class StallClock:
         return None if limit is None or oldest is None else oldest + limit
 
     def _find_hang(self, waits: Sequence[Wait]) -> float | None:
-        if self.limits.hang_seconds is None or not waits or self._hung_since == self._find_standstill(waits):
+        if self.limits.hang_seconds is None or not waits:
             return None
-        return self._find_standstill(waits) + self.limits.hang_seconds
+        since = self._find_standstill(waits)
+        if since == self._hung_since:
+            since = self._hang_told_at
+        return since + self.limits.hang_seconds
 
     def _find_standstill(self, waits: Sequence[Wait]) -> float:
         """Since when some rank waits, and nothing at all is released."""

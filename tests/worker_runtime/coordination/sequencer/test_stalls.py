@@ -101,14 +101,15 @@ def test_a_join_is_reported_and_may_last_for_ever() -> None:
     assert not clock.is_over([join], 1e9)
 
 
-def test_a_hang_is_counted_from_the_last_release_of_any_set_and_reported_once() -> None:
+def test_a_hang_is_counted_from_the_last_release_of_any_set_and_reported_until_it_ends() -> None:
     clock, waits = StallClock(StallLimits(None, None, 30.0)), [wait(100.0)]
     clock.released_at = 120.0
     assert clock.find_due(waits) == pytest.approx(150.0, abs=0.01)
     assert not clock.take_hang(waits, 149.0)
     assert clock.take_hang(waits, 151.0)
-    assert not clock.take_hang(waits, 1000.0)
-    assert clock.find_due(waits) is None
+    assert clock.find_due(waits) == pytest.approx(181.0, abs=0.01)
+    assert not clock.take_hang(waits, 180.0)
+    assert clock.take_hang(waits, 182.0), "whoever was told may have ended before it did anything"
     clock.released_at = 200.0
     assert clock.take_hang(waits, 231.0)
 
@@ -136,7 +137,7 @@ def test_a_wait_and_its_end_are_reported_to_an_owner_that_wants_them() -> None:
             assert waiting.released().index == missing.released().index == 0
         assert clients
     assert all(each.generation == 2 and each.missing == {1} and each.waiting == {0} for each in reports)
-    assert [each.is_hang for each in reports].count(True) == 1
+    assert any(each.is_hang for each in reports)
     assert reports[0].operations[0].name == "allreduce 'a'"
     assert 0.1 <= reports[0].operations[0].seconds <= reports[-1].operations[0].seconds
 
