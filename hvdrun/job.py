@@ -388,6 +388,7 @@ class Job:
             continuation.life.answer_signals()
             return
         self._ranks.restore({record.worker: record.assignment.rank for record in state.workers.values()})
+        self._history.resume(self._server.state, self._clock())
         if state.round_hosts:
             self._masters.restore(state.rounds, state.round_hosts[0])
         unheard = unheard_hosts(self._server.state) if state.outcome is None else ()
@@ -424,15 +425,16 @@ class Job:
 
     def _note_step(self, event: Event | None, state: State, effects: Effects) -> None:
         known = self._history.count()
-        if event is None:
-            self._history.resume(state, self._clock())
         self._history.note(event, state, effects, self._clock())
         if self._console.files is not None:
             _note_in_files(self._console.files, event, effects)
-        if self._continuation is not None and (self._history.count() != known or isinstance(event, Exited)):
-            self._continuation.keep_history(
-                self._history, None if self._console.files is None else self._console.files.index
-            )
+        if self._history.count() != known or isinstance(event, Exited):
+            self._keep_history()
+
+    def _keep_history(self) -> None:
+        if self._continuation is not None:
+            index = None if self._console.files is None else self._console.files.index
+            self._continuation.keep_history(self._history, index)
 
     def _terminate(self, effect: Terminate) -> None:
         worker, host = effect.worker, effect.worker.slot.host
@@ -466,9 +468,11 @@ class Job:
             case Started(worker):
                 self._reporter.note_started(worker)
                 self._note_running(worker)
-                self._history.note_started(worker, self._clock())
+                if self._history.note_started(worker, self._clock()):
+                    self._keep_history()
             case AccountsReported():
-                self._history.note_accounts(message)
+                if self._history.note_accounts(message):
+                    self._keep_history()
             case Reserved():
                 self._masters.note_reserved(message)
             case Stacks():

@@ -118,20 +118,25 @@ class History:
         """How much there is: it grows with each size, loss and worker."""
         return len(self.sizes) + len(self.losses) + len(self.workers)
 
-    def note_started(self, worker: Worker, now: float) -> None:
-        """The process of a worker runs; with the last one of a restart the job has continued."""
+    def note_started(self, worker: Worker, now: float) -> bool:
+        """The process of a worker runs; with the last one of a restart the job has continued, and this returns True."""
         if (known := self.workers.get(worker)) is not None:
             known.has_run = True
         if worker in self._awaited:
             self._awaited.discard(worker)
             if not self._awaited:
                 self._continue(now)
+                return True
+        return False
 
-    def note_accounts(self, reported: AccountsReported) -> None:
-        """Accounts have come, each in place of an earlier one."""
+    def note_accounts(self, reported: AccountsReported) -> bool:
+        """Accounts have come, each in place of an earlier one; whether one is the last of its worker, which has ended."""
+        is_last = False
         for account in reported.accounts:
             if (known := self.workers.get(account.worker)) is not None:
                 known.account = account
+                is_last = is_last or known.ended is not None
+        return is_last
 
     def find_host(self, rank: int) -> str:
         """Where the last worker of a rank ran; "" if there was none."""

@@ -89,7 +89,8 @@ def test_each_worker_has_its_last_rank_its_end_and_its_last_account() -> None:
     assert (kept.rank, kept.ended) == (0, None)
     assert (history.find_host(0), history.find_host(7)) == ("b", "")
     for seconds in (1.0, 2.0):
-        history.note_accounts(AccountsReported((Account(kept.worker, total_seconds=seconds),)))
+        assert not history.note_accounts(AccountsReported((Account(kept.worker, total_seconds=seconds),)))
+    assert history.note_accounts(AccountsReported((Account(lost.worker, total_seconds=1.0),))), "no other follows"
     assert kept.account is not None
     assert kept.account.total_seconds == 2.0
     history.note_accounts(AccountsReported((Account(parse_worker("c:0")),)))
