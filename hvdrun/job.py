@@ -428,11 +428,10 @@ class Job:
         self._history.note(event, state, effects, self._clock())
         if self._console.files is not None:
             _note_in_files(self._console.files, event, effects)
-        if self._history.count() != known or isinstance(event, Exited):
-            self._keep_history()
+        self._keep_history(has_changed=self._history.count() != known or isinstance(event, Exited))
 
-    def _keep_history(self) -> None:
-        if self._continuation is not None:
+    def _keep_history(self, *, has_changed: bool) -> None:
+        if self._continuation is not None and has_changed:
             index = None if self._console.files is None else self._console.files.index
             self._continuation.keep_history(self._history, index)
 
@@ -468,11 +467,9 @@ class Job:
             case Started(worker):
                 self._reporter.note_started(worker)
                 self._note_running(worker)
-                if self._history.note_started(worker, self._clock()):
-                    self._keep_history()
+                self._keep_history(has_changed=self._history.note_started(worker, self._clock()))
             case AccountsReported():
-                if self._history.note_accounts(message):
-                    self._keep_history()
+                self._keep_history(has_changed=self._history.note_accounts(message))
             case Reserved():
                 self._masters.note_reserved(message)
             case Stacks():

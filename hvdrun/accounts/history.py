@@ -130,7 +130,7 @@ class History:
         return False
 
     def note_accounts(self, reported: AccountsReported) -> bool:
-        """Accounts have come, each in place of an earlier one; whether one is the last of its worker, which has ended."""
+        """Accounts have come, each in place of an earlier one; returns whether one is the last of a worker."""
         is_last = False
         for account in reported.accounts:
             if (known := self.workers.get(account.worker)) is not None:
