@@ -243,8 +243,10 @@ def _describe_start(state: State, restart: Restart, workers: int) -> str:
         left = f" ({limit - state.restarts} of {limit} restarts left)"
     if not state.number:
         how = "the script continues from its own checkpoint"
+    elif state.policy.restarts.has_checkpoint:
+        how = "from the newest checkpoint"
     else:
-        how = "from the newest checkpoint" if state.policy.restarts.has_checkpoint else "from the beginning"
+        how = "from the beginning or the script's own checkpoint"
     return f"{what} started again{left}{', ' if state.number else '; '}{how}"
 
 
