@@ -181,9 +181,9 @@ def _tell_lost_files(before: State, state: State) -> Effects:
     if is_kept or before.number or len(before.round_hosts) != 1:
         return ()
     (host,) = before.round_hosts
-    what = f"the snapshots of {host} are lost"
+    what = f"any snapshots of {host} are lost"
     if host in before.hosts and host in state.round_hosts:
-        what = f"HVD_SNAPSHOT_DIR of {host} is gone, since the job has other hosts now"
+        what = f"any files in HVD_SNAPSHOT_DIR of {host} are gone, since the job has other hosts now"
     return (Log(f"{what}: the script starts from its own checkpoint", Level.WARNING, host),)
 
 
