@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.autograd.graph import increment_version
@@ -62,7 +62,7 @@ def broadcast_parameters(
 
 
 def broadcast_model(model: torch.nn.Module, root_rank: int) -> None:
-    """Broadcast a module's state_dict: tensors in place, all other values as one object.
+    """Broadcast a module's state_dict: dense tensors in place, all other values as one object.
 
     Args:
         model: the same module on all ranks; only its values may differ.
@@ -73,10 +73,10 @@ def broadcast_model(model: torch.nn.Module, root_rank: int) -> None:
             initialized.
     """
     state = model.state_dict()
-    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in state.items() if _is_dense(value)}
     broadcast_parameters(tensors, root_rank)
     if len(tensors) < len(state):
-        rest = {name: value for name, value in state.items() if name not in tensors}
+        rest = {name: _send_as_object(value) for name, value in state.items() if name not in tensors}
         model.load_state_dict({**state, **broadcast_object(rest, root_rank, "broadcast_model")})
 
 
@@ -212,7 +212,7 @@ def _broadcast_tensors(state: dict[Any, Any], root_rank: int, process_set: Proce
         if isinstance(values, dict):
             listed = list(values.values())
         for value in listed:
-            if isinstance(value, torch.Tensor):
+            if _is_dense(value):
                 by_device.setdefault(value.device, []).append(value)
     for index, tensors in enumerate(by_device.values()):
         call = begin_call(_STATE, f"tensors.{index}", process_set)
@@ -232,18 +232,25 @@ def _describe(optimizer: torch.optim.Optimizer) -> str:
 
 
 def outline_state(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The state dict with a `_TensorForm` in place of each tensor of the state, and its other tensors on the CPU."""
+    """The state dict with a `_TensorForm` in place of each dense tensor of the state, and the others on the CPU."""
 
     def outline(_: object, value: object) -> object:
-        if isinstance(value, torch.Tensor):
+        if _is_dense(value):
             return _TensorForm(value)
-        return value
+        return _send_as_object(value)
 
-    groups = [
-        {name: value.to("cpu") if isinstance(value, torch.Tensor) else value for name, value in group.items()}
-        for group in state_dict["param_groups"]
-    ]
+    groups = [{name: _send_as_object(value) for name, value in group.items()} for group in state_dict["param_groups"]]
     return {"state": _convert(state_dict["state"], outline), "param_groups": groups}
+
+
+def _is_dense(value: object) -> TypeGuard[torch.Tensor]:
+    """Whether a value can be overwritten in place; the momentum of a sparse gradient is a tensor, too."""
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _send_as_object(value: object) -> object:
+    """A value that is pickled: a tensor on the CPU, since the receiver has other devices."""
+    return value.to("cpu") if isinstance(value, torch.Tensor) else value
 
 
 def allocate_state(state: dict[Any, Any], optimizer: torch.optim.Optimizer) -> dict[Any, Any]:

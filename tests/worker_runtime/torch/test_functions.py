@@ -154,6 +154,36 @@ def test_state_keeps_its_dtype_where_torch_would_convert_it(ranks: RankPool) -> 
     assert ranks.run(body) == [describe(torch.tensor([0.1, 0.2]))] * 2
 
 
+def test_state_of_sparse_gradients_becomes_the_roots(ranks: RankPool) -> None:
+    """SGD keeps the momentum of an embedding's sparse gradients as a sparse tensor."""
+
+    def body() -> object:
+        model = torch.nn.Embedding(4, 2, sparse=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if hvd.rank() == 0:
+            model(torch.tensor([1, 3])).sum().backward()
+            optimizer.step()
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        momentum = optimizer.state[model.weight]["momentum_buffer"]
+        return momentum.layout, describe(momentum.to_dense())
+
+    rows = torch.tensor([[0.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 1.0]])
+    assert ranks.run(body) == [(torch.sparse_coo, describe(rows))] * 2
+
+
+def test_sparse_buffers_of_a_model_become_the_roots(ranks: RankPool) -> None:
+    def body() -> object:
+        model = make_model(hvd.rank())
+        edges = torch.tensor([[0.0, 2.0], [1.0, 0.0]]) if hvd.rank() == 0 else torch.eye(2)
+        model.register_buffer("edges", edges.to_sparse())
+        hvd.elastic.TorchState(model=model).sync()
+        return model.edges.layout, describe(model.edges.to_dense()), describe(model[0].weight)
+
+    root, other = ranks.run(body)
+    assert root == other
+    assert root[:2] == (torch.sparse_coo, describe(torch.tensor([[0.0, 2.0], [1.0, 0.0]])))
+
+
 def test_state_that_belongs_to_no_parameter_becomes_the_roots(ranks: RankPool) -> None:
     def body() -> object:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
