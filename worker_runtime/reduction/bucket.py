@@ -53,16 +53,18 @@ class Entry:
         group: the group of parameters that are reduced together; None for no group.
 
     bucket: the bucket of its gradient in an overlapped step; None in a warm-up step.
+    sparse_dims: the number of sparse dimensions that the ranks have agreed on last; 0 for a dense gradient.
     form: the gradient's dtype, device, shape and strides at the start of the last step; None before the first one.
     """
 
-    __slots__ = ("__weakref__", "bucket", "form", "group", "hook", "name", "parameter")
+    __slots__ = ("__weakref__", "bucket", "form", "group", "hook", "name", "parameter", "sparse_dims")
 
     def __init__(self, parameter: torch.Tensor, name: str, group: int | None = None) -> None:
         self.parameter = parameter
         self.name = name
         self.group = group
         self.bucket: Bucket[Any] | None = None
+        self.sparse_dims = 0
         self.form: Form | None = None  # a lazy parameter has none before its first forward pass
         self.hook: RemovableHandle | None = None
 
@@ -83,9 +85,11 @@ class Entry:
             self.hook = None
 
     def find_sparse_dims(self) -> int:
-        """The number of sparse dimensions of the present gradient; 0 for a dense gradient or none."""
+        """The number of sparse dimensions of the present gradient, without one of the last one; 0 for a dense one."""
         gradient = self.parameter.grad
-        if gradient is not None and gradient.layout is torch.sparse_coo:
+        if gradient is None:
+            return self.sparse_dims
+        if gradient.layout is torch.sparse_coo:
             return gradient.sparse_dim()
         return 0
 

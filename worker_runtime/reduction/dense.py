@@ -158,12 +158,10 @@ class DenseContents(Contents[list[torch.Tensor]]):
 
     memory: its flat tensors.
     packed: the packed gradients; None in the place of one that the result cannot overwrite.
-    sparse_dims: the number of sparse dimensions of sparse gradients.
     """
 
     memory: Memory | None = None
     packed: list[torch.Tensor | None] = field(default_factory=list)
-    sparse_dims: dict[Entry, int] = field(default_factory=dict)
 
 
 class DenseBucket(Bucket[DenseContents]):
@@ -244,7 +242,6 @@ class DenseBucket(Bucket[DenseContents]):
         if has_graph:
             source = gradient.detach()
         if not is_strided:
-            contents.sparse_dims[entry] = gradient.sparse_dim()
             source = source.to_dense()
         if source.shape != view.shape:
             raise GradientShapeError(entry.name, source.shape, view.shape)
@@ -312,7 +309,7 @@ class DenseBucket(Bucket[DenseContents]):
                 raise GradientShapeError(entry.name, view.shape, parameter.shape)
 
             dtype = find_dtype(parameter)
-            if sparse_dims := contents.sparse_dims.get(entry, self._sparse_dims[place]):
+            if sparse_dims := self._sparse_dims[place]:
                 parameter.grad = view.to(dtype).to_sparse(sparse_dims)
             elif view.dtype is dtype and view.device == parameter.device:
                 parameter.grad = memory.show(place)

@@ -124,16 +124,18 @@ def make_buckets(
     whole = f"{settings.describe()}, of {len(entries)} in all ({make_digest(entries)})"
     buckets: list[Bucket[Any]] = []
     for number, indices in zip(count(first_number), planned, strict=False):
-        members = [entries[index] for index in indices]
+        members, part = [entries[index] for index in indices], [dims[index] for index in indices]
         note = f"{describe(members)}, {whole}"
         if gathers and dims[indices[0]]:
             buckets.append(SparseBucket(members[0], number, note, settings, dims[indices[0]]))
         elif settings.compressor is not None:
-            buckets.append(CompressedBucket(members, number, note, settings, settings.compressor))
+            compressor = settings.compressor
+            buckets.append(
+                CompressedBucket(members, number, note, settings=settings, compressor=compressor, sparse_dims=part)
+            )
         elif settings.in_place and settings.wire_dtype is None:
             buckets.append(InPlaceBucket(members, number, note, settings, comm))
         else:
-            part = [dims[index] for index in indices]
             buckets.append(DenseBucket(members, number, note, settings=settings, comm=comm, sparse_dims=part))
     return buckets
 

@@ -5,7 +5,8 @@ order of all ranks. A parameter without a gradient here counts as zeros, since a
 
 **Warm-up and overlap.** In its first steps an optimizer warms up: it submits nothing before `synchronize()`, where the
 ranks first negotiate which gradients are sparse and in which order they become ready. After that the buckets are
-planned, and the optimizer overlaps: it submits them during backward.
+planned, and the optimizer overlaps: it submits them during backward. A result is sparse where the plan says so, and not
+where a rank's own gradient is: optimizers round sparse and dense gradients differently.
 
 **Discarded gradients** (`zero_grad()` after a backward pass of another loss, as for a GAN's discriminator) cost nothing
 in the warm-up. In an overlapped step some buckets are already submitted, perhaps different ones on each rank. So all
@@ -19,7 +20,7 @@ computes gradients, the last bucket is held back, so that an operation is left t
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -107,7 +108,6 @@ class GradientReducer:
         self._communicator: Communicator | None = None
         self._buckets: list[Bucket[Any]] = []
         self._planned: object = None  # the inputs of the plan of a warm-up step's buckets
-        self._sparse_dims: dict[Entry, int] = {}  # of the overlapped plan; without zeros
         self._step = Step()
         self._is_overlapped = False
         self._steps_since_discard = 0
@@ -481,7 +481,7 @@ class GradientReducer:
         if self._is_in_use() or not self._tracked.update_forms() or not self._is_overlapped:
             return
         entries = [entry for bucket in self._buckets for entry in bucket.entries]
-        dims = [self._sparse_dims.get(entry, 0) for entry in entries]
+        dims = [entry.sparse_dims for entry in entries]
         self._plan_overlap(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=range(len(entries))))
 
     def _is_in_use(self) -> bool:
@@ -520,13 +520,14 @@ class GradientReducer:
         if self._check is not None:
             self._check.fail(comm, error)
 
+        must_negotiate = not self._is_overlapped
         if self._is_overlapped and self._superseded is None:
             with suppress(Exception):  # the first failure is reported
                 self._adapt(comm)
                 self._tracked.update()
-                self._extend(comm)  # the other ranks also submit buckets of new parameters
+                must_negotiate = bool(self._list_new())
 
-        if not self._is_overlapped and self._step.asked is None:
+        if must_negotiate and self._step.asked is None:
             comm.fail(PLAN, error)
         if self._is_overlapped or self._step.has_negotiated:
             if self._finite is not None:
@@ -539,11 +540,7 @@ class GradientReducer:
     def _negotiate(self, comm: Communicator) -> Negotiation:
         """In a warm-up step: negotiate, and plan the buckets from the result."""
         entries = tuple(self._tracked.entries)
-        note = f"{self._settings.describe()}, {describe(entries)}"
-        step = self._step
-        step.asked = ask_negotiation(comm, entries, step.ready, self._steps_since_discard, note)
-        negotiation = read_negotiation(comm, step.asked, len(entries))
-        step.has_negotiated = True
+        negotiation = self._agree(comm, entries)
         planned = (comm, entries, tuple(entry.form for entry in entries), negotiation.sparse_dims)
         if planned != self._planned:
             dims = negotiation.sparse_dims
@@ -551,11 +548,27 @@ class GradientReducer:
             self._planned = planned
         return negotiation
 
+    def _agree(self, comm: Communicator, entries: Sequence[Entry]) -> Negotiation:
+        """Negotiate about the gradients of these entries."""
+        step = self._step
+        note = f"{self._settings.describe()}, {describe(entries)}"
+        step.asked = ask_negotiation(comm, entries, step.ready, self._steps_since_discard, note)
+        negotiation = read_negotiation(comm, step.asked, len(entries))
+        step.has_negotiated = True
+        for entry, dims in zip(entries, negotiation.sparse_dims, strict=True):
+            entry.sparse_dims = dims
+        return negotiation
+
+    def _list_new(self) -> list[Entry]:
+        """In an overlapped step: the parameters that the plan lacks."""
+        return [entry for entry in self._tracked.entries if entry.bucket is None]
+
     def _extend(self, comm: Communicator) -> None:
-        """In an overlapped step: add buckets for new parameters."""
-        new = [entry for entry in self._tracked.entries if entry.bucket is None]
-        if new:
-            self._buckets += make_buckets(new, self._settings, comm, first_number=len(self._buckets))
+        """In an overlapped step: add buckets for new parameters, after a negotiation of them alone."""
+        if new := self._list_new():
+            dims = self._agree(comm, new).sparse_dims
+            first = len(self._buckets)
+            self._buckets += make_buckets(new, self._settings, comm, sparse_dims=dims, first_number=first)
 
     def _complete(self, comm: Communicator, *, takes: bool = True) -> bool:
         """Submit all buckets, full or not, and wait for them; return whether no rank had joined.
@@ -628,7 +641,6 @@ class GradientReducer:
         """Submit during backward from now on, in buckets that are planned to be complete as early as possible."""
         self._is_overlapped, self._planned = True, None
         entries, dims = self._tracked.entries, negotiation.sparse_dims
-        self._sparse_dims = {entry: number for entry, number in zip(entries, dims, strict=True) if number}
         self._order = self._order or negotiation.order
         self._plan_overlap(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order))
 
@@ -641,7 +653,6 @@ class GradientReducer:
     def _begin_warm_up(self, steps_since_discard: int) -> None:
         self._is_overlapped, self._steps_since_discard, self._order = False, steps_since_discard, None
         self._buckets, self._planned = [], None
-        self._sparse_dims = {}
         for entry in self._tracked.entries:
             entry.bucket = None
 

@@ -88,25 +88,34 @@ class CompressedBucket(Bucket[CompressedContents]):
         entries, number, note: see `Bucket`.
         settings: how the compressed tensors are combined.
         compressor: the user's compressor.
+        sparse_dims: the number of sparse dimensions of each entry's result; 0 for a dense result.
     """
 
     begin = CompressedContents
 
     def __init__(
-        self, entries: Sequence[Entry], number: int, note: str, settings: Settings, compressor: Compressor
+        self,
+        entries: Sequence[Entry],
+        number: int,
+        note: str,
+        *,
+        settings: Settings,
+        compressor: Compressor,
+        sparse_dims: Sequence[int],
     ) -> None:
         super().__init__(entries, number, note)
         self._how = settings.how
         self._compressor = compressor
+        self._sparse_dims = tuple(sparse_dims)
 
     def install(self, contents: CompressedContents) -> None:
         """Decompress the results into new gradients."""
-        for entry, result, context in zip(self.entries, contents.result, contents.contexts, strict=True):
+        results = zip(self.entries, contents.result, contents.contexts, self._sparse_dims, strict=True)
+        for entry, result, context, sparse_dims in results:
             parameter = entry.parameter
             if parameter.grad is None and not parameter.requires_grad:
                 continue
             gradient = self._compressor.decompress(result, context).to(find_dtype(parameter))
-            sparse_dims = entry.find_sparse_dims()
             if sparse_dims:
                 parameter.grad = gradient.to_sparse(sparse_dims)
             else:

@@ -44,3 +44,15 @@ def test_sparse_gradients_are_compressed_as_dense_ones(world: World) -> None:
         return matrix.grad.layout, matrix.grad.to_dense().tolist()
 
     assert world.run(body) == [(torch.sparse_coo, [[1.5, 0.0], [0.0, 1.5]])] * 2
+
+
+def test_a_compressed_gradient_is_sparse_also_on_a_rank_without_one(world: World) -> None:
+    def body(engine: ThreadEngine) -> object:
+        table = torch.nn.Embedding(4, 2, sparse=True)
+        reducer = make_reducer([table.weight], engine, compressor=Shifted)
+        if engine.rank == 0:
+            table(torch.tensor([1])).sum().backward()
+        reducer.synchronize()
+        return table.weight.grad.layout, table.weight.grad.to_dense()[1].tolist()
+
+    assert world.run(body) == [(torch.sparse_coo, [0.5, 0.5])] * 2

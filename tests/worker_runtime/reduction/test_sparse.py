@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
+from tests.worker_runtime.reduction.gradients import backward, make_parameters, make_reducer, warm_up
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.ordering.requests import Reduction
@@ -49,6 +49,63 @@ def test_a_gradient_is_brought_to_the_agreed_number_of_sparse_dimensions(world: 
 
     expected = [[1.0, 0.0], [0.0, 3.0]]
     assert world.run(body) == [(2, expected, expected)] * 2
+
+
+def look_up(table: torch.nn.Embedding, *, is_used: bool) -> None:
+    """Backward through one row of a table, or without it."""
+    table.weight.grad = None
+    if is_used:
+        table(torch.tensor([1])).sum().backward()
+
+
+@pytest.mark.parametrize("used_by", [0, 1], ids=["first rank", "second rank"])
+@pytest.mark.parametrize("as_dense", [False, True], ids=["gathered", "as dense"])
+def test_a_gradient_that_one_rank_finds_sparse_too_late_for_the_plan_is_dense_on_all(
+    world: World, *, used_by: int, as_dense: bool
+) -> None:
+    def body(engine: ThreadEngine) -> object:
+        table = torch.nn.Embedding(4, 2, sparse=True)
+        reducer = make_reducer([table.weight], engine, sparse_as_dense=as_dense)
+        for used in (False, False, engine.rank == used_by):
+            look_up(table, is_used=used)
+            reducer.synchronize()
+        return table.weight.grad.layout, table.weight.grad[1].tolist()
+
+    assert world.run(body) == [(torch.strided, [0.5, 0.5])] * 2
+
+
+def test_a_sparse_gradient_is_sparse_in_a_step_of_the_warm_up_without_it(world: World) -> None:
+    """SparseAdam refuses dense gradients, and SGD cannot add them to its sparse momentum."""
+
+    def body(engine: ThreadEngine) -> object:
+        table = torch.nn.Embedding(4, 2, sparse=True)
+        reducer = make_reducer([table.weight], engine)
+        layouts = []
+        for used in (True, False, True, False):
+            reducer.discard()
+            look_up(table, is_used=True)
+            reducer.discard()
+            look_up(table, is_used=used)
+            reducer.synchronize()
+            layouts.append(table.weight.grad.layout)
+        return layouts
+
+    assert world.run(body) == [[torch.sparse_coo] * 4] * 2
+
+
+def test_a_new_parameter_of_an_overlapped_step_has_a_sparse_gradient_on_all_ranks(world: World) -> None:
+    def body(engine: ThreadEngine) -> object:
+        table, (dense,) = torch.nn.Embedding(4, 2, sparse=True), make_parameters(1)
+        table.weight.requires_grad_(requires_grad=False)
+        reducer = make_reducer([dense, table.weight], engine)
+        warm_up(reducer, [dense], engine)
+        table.weight.requires_grad_()
+        backward([dense])
+        look_up(table, is_used=engine.rank == 1)
+        reducer.synchronize()
+        return dense.grad.tolist(), table.weight.grad.layout, table.weight.grad.to_dense()[1].tolist()
+
+    assert world.run(body) == [([1.0] * 4, torch.sparse_coo, [0.5, 0.5])] * 2
 
 
 def test_the_sum_of_sparse_gradients_is_not_divided(world: World) -> None:
