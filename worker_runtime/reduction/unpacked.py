@@ -128,12 +128,10 @@ class CompressedBucket(Bucket[CompressedContents]):
 
 
 def _make_dense(parameter: torch.Tensor) -> torch.Tensor:
-    gradient = parameter.grad
-    if gradient is None:
-        return torch.zeros_like(parameter, dtype=find_dtype(parameter))
+    gradient = _find_gradient(parameter).detach()
     if gradient.layout is torch.strided:
-        return gradient.detach()
-    return gradient.detach().to_dense()
+        return gradient
+    return gradient.to_dense()
 
 
 class SparseBucket(Bucket[Contents[torch.Tensor]]):

@@ -40,7 +40,7 @@ from tests.worker_runtime.random_trainings.programs import (
     Write,
 )
 from tests.worker_runtime.random_trainings.recoveries import make_elastic, recover, revoking
-from tests.worker_runtime.random_trainings.wrapped import MAKERS, Wrapped
+from tests.worker_runtime.random_trainings.wrapped import MAKERS, Flat, Wrapped
 from worker_runtime.errors import SupersededError
 
 
@@ -163,6 +163,7 @@ class Player:
             optimizer = hvd.DistributedOptimizer(
                 optimizer,
                 [(name, self.model[name]) for name in wrap.parameters],
+                Flat if wrap.is_compressed else hvd.Compression.none,
                 backward_passes_per_step=wrap.passes,
                 groups=min(wrap.groups, len(wrap.parameters)) or None,
                 op=getattr(hvd, wrap.op),

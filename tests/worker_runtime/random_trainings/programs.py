@@ -34,6 +34,7 @@ class Wrap:
     groups: int = 0
     predivide: float = 1.0  # of an average
     op: str = "Average"
+    is_compressed: bool = False  # each gradient separately, without a loss
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,7 @@ def _wraps(kinds: tuple[str, ...], ops: tuple[str, ...]) -> st.SearchStrategy[Wr
         st.sampled_from((0, 2, 5)),
         st.sampled_from((1.0, 2.0)),
         st.sampled_from(ops),
+        st.integers(0, 3).map(lambda number: number == 3),
     ).map(lambda wrap: replace(wrap, parameters=PARAMETERS) if wrap.kind == "LBFGS" else wrap)
 
 

@@ -19,6 +19,20 @@ MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
+class Flat:
+    """A compressor that sends a gradient in one dimension."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Size]:
+        """The elements, and their shape."""
+        return tensor.detach().reshape(-1), tensor.shape
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """In their shape."""
+        return tensor.reshape(shape)
+
+
 @dataclass
 class Wrapped:
     """An optimizer of the program, and how many backward passes have come since its gradients were averaged."""

@@ -56,3 +56,21 @@ def test_a_compressed_gradient_is_sparse_also_on_a_rank_without_one(world: World
         return table.weight.grad.layout, table.weight.grad.to_dense()[1].tolist()
 
     assert world.run(body) == [(torch.sparse_coo, [0.5, 0.5])] * 2
+
+
+def test_a_missing_gradient_is_compressed_from_zeros_of_their_own(world: World) -> None:
+    """The stand-in of an MXNet array of one element is an expanded zero, with strides that MXNet refuses."""
+    strides = []
+
+    class Noting(Shifted):
+        @staticmethod
+        def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, float]:
+            strides.append(tensor.stride())
+            return Shifted.compress(tensor)
+
+    def body(engine: ThreadEngine) -> None:
+        stand_in = torch.zeros(()).expand(1, 1).requires_grad_()
+        make_reducer([stand_in], engine, compressor=Noting).synchronize()
+
+    world.run(body)
+    assert strides == [(1, 1)] * 2
