@@ -3,12 +3,16 @@
 The page is written anew before each test, so that a run that is cut off leaves one. It lies beside the results in
 `gpu-report.json`, with which `--failed` runs again only what has failed. Tests and measurements end within 8 minutes.
 
+The variable HVDRUN_GPU_FOLDER says where both lie; beside them is what jobs that hang have left: stacks, logs, notes.
+
 The tests run in a process of their own. Where a test ends that process, or hangs in a call that no signal interrupts,
 it counts as failed, and another process runs the rest.
 """
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,8 +29,10 @@ from tests.house.gpu_figures import NOT_MEASURED, list_programs, measure
 from tests.house.gpu_watch import watch
 
 ROOT = Path(__file__).parent.parent.parent
-REPORT = ROOT / "gpu-report.json"
-PAGE = ROOT / "gpu-report.txt"
+FOLDER = Path(os.environ.get("HVDRUN_GPU_FOLDER", ROOT)).resolve()
+REPORT = FOLDER / "gpu-report.json"
+PAGE = FOLDER / "gpu-report.txt"
+EVIDENCE = FOLDER / "gpu-evidence"  # of jobs that have failed: a folder for each test
 FAILURES = 10  # after which the tests end
 NCCL_BETWEEN = "NCCL between ranks, also of one card"
 TRANSPORT = "transport"  # the property of a test that names what carries CUDA tensors between ranks
@@ -35,6 +41,8 @@ LAST_SECONDS = 30.0  # which the last test may take longer
 # In the order of their value; a file that is not named comes last.
 FILES = (
     "tests/worker_runtime/test_transport.py",
+    "tests/system/test_recovery_on_gpus.py::test_a_job_outlives_twenty_losses",
+    "tests/worker_runtime/torch/test_sync_batch_norm.py",
     "tests/worker_runtime/groups/backends/test_nccl.py",
     *("tests/worker_runtime/collectives/", "tests/worker_runtime/test_random_collectives.py"),
     *("tests/worker_runtime/torch/test_optimizer.py", "tests/worker_runtime/torch/test_averaging.py"),
@@ -79,6 +87,8 @@ class Report:
         counts = f"{ran}, {sum(self.skipped.values())} skipped" + (", not all were tried" if self.is_cut else "")
         first = {TRANSPORT: self.transport} if self.transport else {}
         rows = {**first, **self.machine, "tests": counts, **self.measured}
+        if EVIDENCE.is_dir():
+            rows["evidence"] = str(EVIDENCE)
         lines = [f"{name:<11} {value}" for name, value in rows.items()]
         if self.running:
             lines.append(f"{'runs':<11} {self.running}")
@@ -151,7 +161,9 @@ class Recorder:
         """Note a result, and what carries tensors where it reports that."""
         self._report.transport = str(dict(report.user_properties).get(TRANSPORT, self._report.transport))
         if report.failed:
-            self._report.failed[report.nodeid] = report.longreprtext
+            self._report.failed[report.nodeid] = (
+                f"{report.capstderr}\n{report.longreprtext}"  # the stacks of ranks first
+            )
         elif report.skipped:
             self._note_skip(report.longrepr)
         elif report.when == "call":
@@ -292,6 +304,7 @@ def main() -> int:
         if not chosen and not any(figure.startswith(NOT_MEASURED) for figure in report.measured.values()):
             sys.stdout.write("nothing has failed in the last run\n")
             return 0
+    shutil.rmtree(EVIDENCE, ignore_errors=True)
     if chosen:
         run_tests(report, [sys.executable, "-m", "tests.house.gpu", "--part", "--", *chosen])
     if report.machine["GPUs"] != "none":

@@ -11,6 +11,7 @@ import pytest
 from tests.house import gpu
 from tests.house.gpu import FILES, Recorder, Report, list_files, rank_file, run_tests
 from tests.house.gpu_watch import watch
+from tests.house.sources import ROOT
 
 MACHINE = {"GPUs": "none", "torch": "2.13.0+cpu"}
 TESTS = """
@@ -86,6 +87,17 @@ def test_the_page_counts_tests_and_shows_failures(tmp_path: Path) -> None:
     assert list(json.loads(gpu.REPORT.read_text(encoding="utf-8"))["failed"]) == list(report.failed)
 
 
+def test_a_failure_has_the_error_output_before_its_last_lines(tmp_path: Path) -> None:
+    report = run(tmp_path, tests="def test_it():\n    import os; os.write(2, b'a stack'); assert False, 'of no use'")
+    (text,) = report.failed.values()
+    assert text.index("a stack") < text.index("of no use")
+
+
+def test_the_page_says_where_evidence_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "EVIDENCE", tmp_path)
+    assert f"evidence    {tmp_path}" in Report(machine=MACHINE).make_page().splitlines()
+
+
 def test_a_file_that_cannot_be_imported_counts_as_failed(tmp_path: Path) -> None:
     assert list(run(tmp_path, tests="import no_such_module").failed) == [f"{tmp_path.name}.py"]
 
@@ -125,7 +137,15 @@ def test_the_report_is_there_before_the_run_ends(tmp_path: Path) -> None:
 def test_the_tests_of_transport_come_first_and_every_named_file_exists() -> None:
     files = sorted(list_files(), key=rank_file)
     assert files[0] == FILES[0]
-    assert all(any(file.startswith(prefix) for file in files) for prefix in FILES)
+    for prefix in FILES:
+        path, _, test = prefix.partition("::")
+        assert any(file.startswith(path) for file in files), path
+        assert not test or f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), test
+
+
+def test_a_test_takes_precedence_over_its_file() -> None:
+    (one,) = (each for each in FILES if "::" in each)
+    assert rank_file(f"{one}[nccl]") < rank_file(one.partition("::")[0])
 
 
 def test_a_test_that_ends_the_process_fails_and_the_others_run(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.system.evidence import HAS_FAILED
 from tests.system.launcher import Launcher
 from tests.system.leftovers import make_room
-
-_CALL_FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -18,7 +17,7 @@ def pytest_runtest_makereport(
     """Keep whether the test itself failed, for the check after it."""
     report = yield
     if call.when == "call":
-        item.stash[_CALL_FAILED] = report.failed
+        item.stash[HAS_FAILED] = report.failed
     return report
 
 
@@ -33,7 +32,7 @@ def hvdrun(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     try:
         with Launcher(room) as launcher:
             yield launcher
-            failed = request.node.stash.get(_CALL_FAILED, True)
+            failed = request.node.stash.get(HAS_FAILED, True)
             left = None if failed and launcher.has_running else launcher.watch.settle()
         if left:
             pytest.fail(f"left behind by this test:\n{left}", pytrace=False)

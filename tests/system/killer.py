@@ -51,7 +51,8 @@ class Killer:
         try:
             wait_until(do_train, f"step {step} of {size} workers")
         except AssertionError as error:
-            raise AssertionError(f"{error}; hvdrun:\n{self._running.stderr.text()}") from None
+            killed = f"{len(self.killed)} were killed ({', '.join(self.killed)})"
+            raise AssertionError(f"{self._running.stderr.text()}\n{error}; {killed}") from None
 
     def find_victims(self) -> list[int]:
         """The pids of the live workers that train, in the order in which they began."""

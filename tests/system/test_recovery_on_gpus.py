@@ -5,14 +5,17 @@ nightly` plays all of them on the CPU.
 """
 
 import os
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.house.gpu import EVIDENCE
 from tests.house.sources import ROOT
+from tests.system.evidence import HAS_FAILED, keep_evidence
 from tests.system.killer import Killer
 from tests.system.launcher import PRELOAD, Launcher, Running
 from tests.system.recording import Recording, Step
@@ -27,7 +30,12 @@ LIMIT_SECONDS = 100.0
 CARD_TOLERANCE = 1e-10  # a card computes other last bits than the CPU, which makes the steps again
 CARD_SLACK_BYTES = 64 << 20  # a context that stays takes some hundred MB
 
-ON_CARD = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+CARD_LIMIT_SECONDS = 140.0  # before `make gpu` itself ends the test: then evidence would be cut off
+ON_CARD = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(CARD_LIMIT_SECONDS),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
 NCCL = pytest.param(("cuda", "nccl"), marks=ON_CARD, id="nccl")
 GLOO = pytest.param(("cuda", "gloo"), marks=ON_CARD, id="gloo")
 CPU = pytest.param(("cpu", "gloo"), marks=pytest.mark.nightly, id="cpu")
@@ -50,15 +58,28 @@ class Job:
     device: str
     backend: str
     folder: Path
+    started: list[Running] = field(default_factory=list)
 
     def start(self, *words: str | Path) -> Running:
         """Start hvdrun. Where only a wheel is installed, nothing else leads the script to the modules of tests."""
-        return self.hvdrun.start(*words, environment={"PYTHONPATH": os.pathsep.join(map(str, (PRELOAD, ROOT)))})
+        environment = {"PYTHONPATH": os.pathsep.join(map(str, (PRELOAD, ROOT)))}
+        if self.backend == "nccl":
+            environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{self.folder}/%p.nccl"}
+            environment["TORCH_CPP_LOG_LEVEL"] = "INFO"
+        self.started.append(self.hvdrun.start(*words, environment=environment))
+        return self.started[-1]
 
     def list_words(self, features: str, *options: str) -> list[str | Path]:
         """The command of hvdrun."""
         launch = ("-np", str(SIZE), "--min-np", "1", "--backend", self.backend, *options)
         return [*launch, "python", SCRIPT, self.folder, features, "--device", self.device]
+
+    def keep_evidence(self, into: Path) -> None:
+        """Keep what the workers do, and all that the job has written."""
+        outputs = {"processes": "\n".join(map(str, self.hvdrun.processes()))}
+        for number, running in enumerate(self.started):
+            outputs |= {f"{number}.stdout": running.stdout.text(), f"{number}.stderr": running.stderr.text()}
+        keep_evidence([int(path.stem) for path in self.folder.glob("*.place")], self.folder, outputs, into)
 
     def check(self, features: str) -> Recording:
         """All have the same parameters to the last bit, and one process comes to them with the same steps."""
@@ -78,14 +99,18 @@ def count_used() -> int:
 
 @pytest.fixture
 def job(request: pytest.FixtureRequest, hvdrun: Launcher) -> Iterator[Job]:
-    """A job that leaves no memory in use on a card."""
+    """A job that leaves no memory in use on a card; of one that fails, evidence is kept."""
     device, backend = request.param
     if backend == "nccl" and (objection := request.getfixturevalue("nccl_objection")):
         pytest.skip(objection)
     folder = hvdrun.directory / "notes"
     folder.mkdir()
     used = count_used()
-    yield Job(hvdrun, device, backend, folder)
+    job = Job(hvdrun, device, backend, folder)
+    yield job
+    if request.node.stash.get(HAS_FAILED, True):
+        job.keep_evidence(EVIDENCE / re.sub(r"\W+", "-", request.node.name).strip("-"))
+        return
     wait_until(lambda: count_used() <= used + CARD_SLACK_BYTES, "the end of all contexts")
 
 
@@ -127,7 +152,6 @@ def test_a_replacement_trains_with_the_others(job: Job) -> None:
     assert steps[-1].members[0] == (0, 1, 2)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("job", [NCCL, CPU], indirect=True)
 def test_a_job_outlives_twenty_losses(job: Job) -> None:
     # Three deaths after one to three steps each have closed a slot.

@@ -4,6 +4,7 @@ The place is a byte of a file that is mapped into memory, so that the test reads
 """
 
 import json
+import logging
 import mmap
 import os
 import signal
@@ -15,6 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from tests.system.evidence import offer_stacks
 from worker_runtime.collectives.agreements import CommitRound
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
@@ -35,6 +37,7 @@ PLACES = (
     *("start", "compute", "backward", "reduction", "commit", "asked", "committed", "between", "forming", "end"),
     *("stepped", "synchronized", "clipped", "started", "saving", "syncing"),
 )
+_LOG = logging.getLogger("hvd.recovery")
 _FORMING = 1  # the index of the byte that is 1 while the group is formed anew
 
 
@@ -61,6 +64,11 @@ class Stage:
         path.write_bytes(b"\0\0")
         with path.open("r+b") as file:
             self._place = mmap.mmap(file.fileno(), 2)
+        offer_stacks(folder)
+        _LOG.setLevel(logging.DEBUG)
+        log = logging.FileHandler(folder / f"{os.getpid()}.log")
+        log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        _LOG.addHandler(log)
         self._watch_runtime()
 
     def note(self, what: str, **more: object) -> None:
