@@ -18,6 +18,7 @@ from rendezvous.journal.sqlite import open_journal
 from rendezvous.server.authority import Authority
 from rendezvous.server.file_limit import raise_file_limit
 from rendezvous.server.server import Server
+from rendezvous.server.state_machine import Term
 
 LOOPBACK = "127.0.0.1"
 _IDLE_SECONDS = 3.0
@@ -58,12 +59,13 @@ def measure(hosts: int, slots: int, lease_seconds: float, processes: int, disk: 
 async def _measure(names: list[str], slots: int, policy: Policy, processes: int, disk: Path | None) -> Figures:
     authority = Authority("scale")
     async with AsyncExitStack() as stack:
-        options: dict[str, Any] = {}
+        term = Term()
         if disk is not None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=disk)))
-            options["journal"] = open_journal(folder, warn=print)
-            stack.push_async_callback(options["journal"].close)
-        server = await stack.enter_async_context(Server(policy, lambda _: None, authority.issue_server(), **options))
+            journal = open_journal(folder, warn=print)
+            stack.push_async_callback(journal.close)
+            term = Term(journal=journal)
+        server = await stack.enter_async_context(Server(policy, lambda _: None, authority.issue_server(), term=term))
         address = f"{LOOPBACK}:{await server.open(LOOPBACK)}"
         missions = [
             Mission(

@@ -375,8 +375,8 @@ class Job:
         # A function that is lost with its worker is not called again.
         if self._dispatcher is not None:
             policy = replace(policy, restarts=Restarts())
-        former = {} if continuation is None else continuation.list_server_options()
-        server = Server(policy, self._carry_out, authority.issue_server(), self._dispatcher, self._note_step, **former)
+        term = None if continuation is None else continuation.make_term()
+        server = Server(policy, self._carry_out, authority.issue_server(), self._dispatcher, self._note_step, term=term)
         return await stack.enter_async_context(server), authority
 
     def _take_over(self, continuation: "Continuation") -> None:

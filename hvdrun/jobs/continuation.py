@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdrun.console.output import OutputPrinter
 from hvdrun.errors import LaunchError
@@ -34,6 +34,9 @@ from rendezvous.journal.errors import (
 from rendezvous.journal.journal import Journal
 from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.notifications import KEY_BYTES
+
+if TYPE_CHECKING:
+    from rendezvous.server.state_machine import Term
 
 _AUTHORITY, _SECRET, _NETWORK, _HISTORY = "authority", "secret", "network", "history"
 _JOINING = "joining"
@@ -96,17 +99,19 @@ class Continuation:
         record = self.folder.read_record()
         return 0.0 if record is None else record.age_seconds
 
-    def list_server_options(self) -> dict[str, Any]:
-        """The options of the rendezvous server of this job, by their names."""
-        return {
-            "journal": self.journal,
-            "state": self.state,
-            "secret": self.secret,
-            "term": self.journal.term,
-            "shown": self.former_shown,
-            "keep_shown": self.keep_shown,
-            "note_taken": self._taken.__setitem__,
-        }
+    def make_term(self) -> "Term":
+        """The term of this server in the rendezvous."""
+        from rendezvous.server.state_machine import Term  # noqa: PLC0415 - the agents boot meanwhile
+
+        return Term(
+            number=self.journal.term,
+            journal=self.journal,
+            state=self.state,
+            secret=self.secret,
+            shown=self.former_shown,
+            keep_shown=self.keep_shown,
+            note_taken=self._taken.__setitem__,
+        )
 
     def keep_authority(self, create: Callable[[], bytes]) -> bytes:
         """The key of the job's authority, which the first server creates; PEM."""

@@ -14,7 +14,6 @@ LONG_FILES = {
     "rendezvous/core/facts.py",
     "rendezvous/core/losses.py",
     "rendezvous/core/rules.py",
-    "rendezvous/server/server.py",
     "hvdrun/job.py",
     "tests/hvdrun/hosts/test_hosts.py",
     "tests/rendezvous/server/test_server.py",

@@ -16,6 +16,7 @@ from rendezvous.core.messages import HostsChanged
 from rendezvous.core.model import Host, Policy
 from rendezvous.server.agent_streams import AgentStream
 from rendezvous.server.server import Server
+from rendezvous.server.state_machine import Term
 from rendezvous.wire.orders import AgentMessage, Order, OutputStream, PassOn, Remark, Stop
 from tests.rendezvous.stage import A0, LOOPBACK, Stage, in_clean_loop, open_network, open_stage
 from tests.waiting import happen
@@ -79,7 +80,7 @@ def name(count: int) -> list[str]:
 async def start_again(stage: Stage, shown: dict[str, int]) -> AsyncIterator[tuple[Server, int]]:
     """The server of the next term, with the same authority."""
     credential = stage.authority.issue_server()
-    async with Server(Policy.static(2), stage.effects.append, credential, term=2, shown=shown) as server:
+    async with Server(Policy.static(2), stage.effects.append, credential, term=Term(2, shown=shown)) as server:
         port = await server.open(LOOPBACK)
         server.submit(HostsChanged((Host("a", 2),)))
         yield server, port

@@ -12,6 +12,7 @@ from rendezvous.core.messages import Finish, HostsChanged, Lost
 from rendezvous.core.model import Host, Policy, Round
 from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
+from rendezvous.server.state_machine import Term
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order, Output, Release, Reserved
 from tests.hvdrun.agent.jobs import JOB, LAUNCH, make_begin
@@ -37,9 +38,8 @@ class Launcher:
         if former is not None:
             shown, state = former.server.streams.shown, former.server.state
         self._is_first = former is None
-        self.server: Server = Server(
-            policy, self._carry_out, authority.issue_server(), term=term, shown=shown, state=state, secret=bytes(32)
-        )
+        kept = Term(term, state=state, secret=bytes(32), shown=shown or {})
+        self.server: Server = Server(policy, self._carry_out, authority.issue_server(), term=kept)
 
     @property
     def output(self) -> bytes:

@@ -204,7 +204,9 @@ async def test_a_message_is_acknowledged_when_it_is_in_the_log(servers: dict[int
     continuation = open_continuation(servers[1], OUTPUT, refuse)
     assert continuation is not None
     done = asyncio.Event()
-    continuation.list_server_options()["note_taken"]("agent", 7)
+    note_taken = continuation.make_term().note_taken
+    assert note_taken is not None
+    note_taken("agent", 7)
     continuation.keep_shown("agent", 7, done.set)
     await done.wait()
     await continuation.journal.close()

@@ -13,7 +13,7 @@ from rendezvous.core.model import Policy, Recovery
 from rendezvous.errors import CallRefusedError, UnreachableError, WireError
 from rendezvous.server.agent_streams import AgentStream, AgentStreams
 from rendezvous.wire import codec
-from rendezvous.wire.orders import TERM, AgentMessage, Order, Remark, Stop, agent_identity
+from rendezvous.wire.orders import AgentMessage, Order, Remark, Stop, agent_identity
 from tests.rendezvous.stage import A0, Stage, in_clean_loop, open_network, open_stage
 from tests.waiting import LIMIT_SECONDS, happen, in_loop
 
@@ -144,7 +144,7 @@ async def test_an_agent_that_was_replaced_has_no_stream() -> None:
 
 
 def set_term(stage: Stage, term: int) -> None:
-    stage.server.metadata = ((TERM, str(term)),)
+    stage.server.term = term
 
 
 @in_clean_loop

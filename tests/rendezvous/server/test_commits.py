@@ -26,6 +26,7 @@ from rendezvous.core.state import State
 from rendezvous.errors import CallRefusedError, UnreachableError
 from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
+from rendezvous.server.state_machine import Term
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import KEY_BYTES, Published
 from tests.rendezvous.stage import A0, B0, LOOPBACK, Stage, in_clean_loop
@@ -75,7 +76,8 @@ async def open_journaled(
     effects: list[Effect] = []
     authority = authority or Authority("job")
     credential = authority.issue_server()
-    async with Server(policy, effects.append, credential, journal=disk, state=state, secret=SECRET) as server:
+    term = Term(journal=disk, state=state, secret=SECRET)
+    async with Server(policy, effects.append, credential, term=term) as server:
         port = await server.open(LOOPBACK, port)
         if state is None:
             server.submit(HostsChanged(BOTH))
@@ -304,6 +306,7 @@ async def test_an_error_of_the_launcher_is_raised_in_the_owner_of_a_server_with_
 
     credential = Authority("job").issue_server()
     with pytest.raises(DiskError):  # noqa: PT012 - raised where the block is left
-        async with asyncio.timeout(LIMIT_SECONDS), Server(ELASTIC, refuse, credential, journal=Disk()) as server:
+        server = Server(ELASTIC, refuse, credential, term=Term(journal=Disk()))
+        async with asyncio.timeout(LIMIT_SECONDS), server:
             server.submit(HostsChanged(BOTH))
             await asyncio.Event().wait()
