@@ -118,7 +118,7 @@ class Servicer(pb_grpc.RendezvousServicer):
     @property
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         """What each answer carries: the term of the server."""
-        return ((TERM, str(self._machine.term)),)
+        return ((TERM, str(self._machine.term_number)),)
 
     def _tell_term(self, context: serving.Context) -> None:
         """Let the end of the answer carry the term; at its beginning it would be sent on its own."""

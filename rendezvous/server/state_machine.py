@@ -79,9 +79,8 @@ class StateMachine:
             the event is None for the state that a former server has left, and what holds there.
         term: which server of the job this is.
 
-    term: its number.
+    term_number: that of the term.
     state: the present one, which may not be durable yet.
-    tasks: see above.
     streams: to the agents that outlive their launcher.
     """
 
@@ -93,7 +92,7 @@ class StateMachine:
         note_step: NoteStep | None,
         term: Term,
     ) -> None:
-        self.term = term.number
+        self.term_number = term.number
         self.tasks = tasks
         self.streams = AgentStreams(term.shown, term.keep_shown, term.note_taken)
         self.state: State = membership.begin(policy) if term.state is None else _continue(term.state, term.shown)

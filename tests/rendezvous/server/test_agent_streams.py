@@ -144,7 +144,7 @@ async def test_an_agent_that_was_replaced_has_no_stream() -> None:
 
 
 def set_term(stage: Stage, term: int) -> None:
-    stage.server.term = term
+    stage.server.term_number = term
 
 
 @in_clean_loop
