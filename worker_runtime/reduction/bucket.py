@@ -228,14 +228,16 @@ class Bucket(ABC, Generic[ContentsT]):
             contents: what the bucket has in this step.
             at_once: send the request immediately, as during backward.
             is_awaited: the caller waits for it next.
-            look: is called before the operation may change what is sent; None where nobody looks.
+            look: is called before the operation is created, which on a GPU may change what is sent from then on; None
+                where nobody looks.
         """
         # The operation waits for the current stream.
         while contents.streams:
             torch.cuda.current_stream().wait_stream(contents.streams.pop())
-        operation = self._make_operation(comm, contents, self.part.format(comm.name))
+        self._pack(contents)
         if look is not None:
             look(self, contents)
+        operation = self._make_operation(comm, contents, self.part.format(comm.name))
         request = operation.request
         if request != self._plain or self._noted is None:
             note = ", ".join(part for part in (request.signature.note, self._note) if part)
@@ -299,6 +301,9 @@ class Bucket(ABC, Generic[ContentsT]):
     @abstractmethod
     def install(self, contents: ContentsT) -> None:
         """Replace the gradients by the results."""
+
+    def _pack(self, contents: ContentsT) -> None:
+        """Bring what is sent to its place; the gradients lie there already, unless a kind of bucket copies them."""
 
     @abstractmethod
     def _make_operation(self, comm: Communicator, contents: ContentsT, name: str) -> Operation[Any]:

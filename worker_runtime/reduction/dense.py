@@ -253,8 +253,11 @@ class DenseBucket(Bucket[DenseContents]):
         if is_strided and not (self._keeps or has_graph or view.dtype is not find_dtype(parameter)):
             local[entry] = parameter.grad = memory.show(place)
 
-    def _pack(self, contents: DenseContents, memory: Memory) -> None:
+    def _pack(self, contents: DenseContents) -> None:
         """Copy all gradients that were taken into the flat tensors, and zeros for missing ones."""
+        memory = self._open(contents)
+        if self.copies_each:
+            return  # each was copied when it was complete
         gradients = [contents.local.get(entry) for entry in self.entries]
         packed = contents.packed = [
             gradient if gradient is not None and _may_be_overwritten(gradient, *form) else None
@@ -334,10 +337,7 @@ class DenseBucket(Bucket[DenseContents]):
         return zip(self.entries, self._open(contents).views, strict=True)
 
     def _make_operation(self, comm: Communicator, contents: DenseContents, name: str) -> Operation[list[torch.Tensor]]:
-        memory = self._open(contents)
-        if not self.copies_each:
-            self._pack(contents, memory)
-        flats = memory.flats
+        flats = self._open(contents).flats
         return Allreduce(flats, self._how, comm.members, name, flats)
 
     def _open(self, contents: DenseContents) -> Memory:

@@ -50,16 +50,16 @@ class Found(NamedTuple):
 
 
 class _Late(NamedTuple):
-    """What is still computed on devices.
+    """What is still computed on a device.
 
     entries: the gradients.
-    largest: the largest absolute value of each, on the CPU when the events have happened.
-    events: of the copies to the CPU.
+    largest: the largest absolute value of each, on the CPU when the event has happened.
+    event: of the copy to the CPU.
     """
 
     entries: Sequence[Entry]
-    largest: Sequence[torch.Tensor]
-    events: Sequence[torch.cuda.Event]
+    largest: torch.Tensor
+    event: torch.cuda.Event | None
 
 
 class FiniteCheck:
@@ -77,8 +77,8 @@ class FiniteCheck:
         self._waits = waits or raises
         self._steps = 0
         self._bad: dict[Entry, int] = {}  # of this step, with their kinds
-        self._on_devices: list[tuple[Sequence[Entry], torch.Tensor]] = []  # of this step, with their largest values
-        self._late: _Late | None = None  # of the last step
+        self._on_devices: list[_Late] = []  # of this step
+        self._late: list[_Late] | None = None  # of the last step
         self._late_scale: Scale = None
         self._entries: Sequence[Entry] = ()
         self._blank = torch.zeros((0, 0), dtype=torch.int64, device="cpu")  # a table without findings
@@ -250,15 +250,12 @@ class FiniteCheck:
         for kind in kinds:
             here = [(entry, each) for entry, each in floating if (each.device, each.dtype) == kind and each.numel()]
             largest = torch.stack(torch._foreach_norm([values for _, values in here], math.inf))  # noqa: SLF001 - torch's own optimizers and clipping use it
-            self._on_devices.append(([entry for entry, _ in here], largest))
+            self._on_devices.append(_send([entry for entry, _ in here], largest))
 
     def _collect(self, entries: Sequence[Entry]) -> Found:
         """What this rank has found: in this step, and on devices in the last one."""
         bad, self._bad = self._bad, {}
-        late = None
-        if self._on_devices:
-            late = _send(self._on_devices)
-            self._on_devices = []
+        late, self._on_devices = self._on_devices or None, []
 
         if self._waits:
             due, self._late = late, None
@@ -274,30 +271,24 @@ class FiniteCheck:
         return Found(places[last], bad[last], len(places))
 
 
-def _send(on_devices: Sequence[tuple[Sequence[Entry], torch.Tensor]]) -> _Late:
-    """Begin to copy largest values to the CPU."""
-    entries: list[Entry] = []
-    largest, events = [], []
-    for some, values in on_devices:
-        entries += some
-        largest.append(values.float().to("cpu", non_blocking=True))
-        if values.is_cuda:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch declares no types
-            event.record(torch.cuda.current_stream(values.device))
-            events.append(event)
-    return _Late(entries, largest, events)
+def _send(entries: Sequence[Entry], values: torch.Tensor) -> _Late:
+    """Begin to copy largest values to the CPU, on the stream that computes them: another one would not wait for it."""
+    largest, event = values.float().to("cpu", non_blocking=True), None
+    if values.is_cuda:
+        event = torch.cuda.current_stream(values.device).record_event()
+    return _Late(entries, largest, event)
 
 
-def _read(late: _Late) -> dict[Entry, int]:
+def _read(late: Sequence[_Late]) -> dict[Entry, int]:
     """The gradients that were not finite, with their kinds."""
-    for event in late.events:
-        event.synchronize()
-    values = torch.cat(list(late.largest)).tolist()
-    return {
-        entry: _NAN if math.isnan(value) else _INFINITY
-        for entry, value in zip(late.entries, values, strict=True)
-        if not math.isfinite(value)
-    }
+    bad = {}
+    for entries, largest, event in late:
+        if event is not None:
+            event.synchronize()
+        for entry, value in zip(entries, largest.tolist(), strict=True):
+            if not math.isfinite(value):
+                bad[entry] = _NAN if math.isnan(value) else _INFINITY
+    return bad
 
 
 def _is_near(values: torch.Tensor) -> bool:

@@ -1,6 +1,7 @@
 """Gradients that are not finite: which rank and parameter are named, when, and what is no alarm."""
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from tests.worker_runtime.reduction.gradients import begin, make_parameters, make_reducer
 from tests.worker_runtime.threads import ThreadEngine, World
+from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import NotFiniteError, WrongArgumentError
@@ -65,6 +67,39 @@ def test_the_rank_and_the_parameter_are_named_in_the_step_in_which_a_gradient_is
     lines = play(capsys, body, is_elastic=way == "elastic")
     expected = "hvdrun: rank {}'s gradient of p1 is not finite ({}) in step {}"
     assert lines == [expected.format(1, kind, 1), expected.format(0, kind, 4) + "; this has happened 2 times"]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_gradients_are_looked_at_before_the_operation_that_may_change_them_is_created(
+    in_place: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU the operation waits for what the stream had to do when it was created, and for nothing later."""
+    notes: dict[int, list[str]] = {}
+
+    def note(what: str) -> None:
+        notes.setdefault(threading.get_ident(), []).append(what)
+
+    begin_operation, begin_look = Allreduce.__init__, FiniteCheck.look
+
+    def create(operation: Allreduce, tensors: Any, how: Any, among: Any, name: str, *into: Any) -> None:
+        if ".bucket." in name:
+            note("created")
+        begin_operation(operation, tensors, how, among, name, *into)
+
+    def look(check: FiniteCheck, *arguments: Any) -> None:
+        note("looked")
+        begin_look(check, *arguments)
+
+    monkeypatch.setattr(Allreduce, "__init__", create)
+    monkeypatch.setattr(FiniteCheck, "look", look)
+
+    def body(engine: ThreadEngine) -> None:
+        reducer, parameters = begin(engine, 2, finite=FiniteCheck(raises=False), in_place=in_place)
+        step(reducer, parameters)
+
+    World(2).run(body)
+    assert [set(zip(each[::2], each[1::2], strict=True)) for each in notes.values()] == [{("looked", "created")}] * 2
 
 
 def test_of_several_gradients_the_one_nearest_to_the_loss_is_named(capsys: pytest.CaptureFixture[str]) -> None:
