@@ -21,7 +21,7 @@ from worker_runtime.errors import SnapshotError
 from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY, read_may_restart
 from worker_runtime.snapshots.choice import Choice, Summary, choose, find_difference
 from worker_runtime.snapshots.contents import Packer, Row, ShardedStateError, unpack
-from worker_runtime.snapshots.copies import clone, note_stream
+from worker_runtime.snapshots.copies import Pace, clone, note_streams
 from worker_runtime.snapshots.free_memory import describe, find_shortage
 from worker_runtime.snapshots.known_states import KnownStates
 from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, SnapshotMemory
@@ -85,6 +85,7 @@ class Snapshot:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="hvd-snapshot")
         self._writing: Future[None] | None = None
         self._clones: list[torch.Tensor] = []
+        self._pace = Pace()
         self._packer = Packer()
         self._states: dict[str, KnownStates] = {}
         self._views: dict[int, tuple[mmap.mmap, list[Row], list[torch.Tensor]]] = {}  # of each half
@@ -181,6 +182,8 @@ class Snapshot:
         self._number += 1
         if self._memory is None or self._number % self._every:
             return
+        if not self._keeps_state:
+            self._pace.keep()
         key = Key(self._round, self._number)
         with _without_collections():
             self._memory.write_random(key, self._origin, self._rank, self._size, pack_random_states())
@@ -207,7 +210,7 @@ class Snapshot:
             self._write(memory, half, record, description, tensors)
         else:
             clone(tensors, self._clones)
-            begin = note_stream(tensors)
+            begin = note_streams(tensors)
             self._writing = self._writer.submit(self._write, memory, half, record, description, self._clones, begin)
         self._newest = key
 
