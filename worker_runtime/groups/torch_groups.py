@@ -93,7 +93,7 @@ class TorchGroups:
         self._make = make
         self._lock = threading.Lock()
         self._groups: dict[tuple[int, str], tuple[TorchGroup, Interruptible]] = {}
-        self._is_closed = False
+        self._is_closed = self._is_interrupted = False
 
     def find(
         self, version: int, ranks: tuple[int, ...], device: str = "cpu", limit: timedelta = CONNECT_LIMIT
@@ -107,16 +107,19 @@ class TorchGroups:
             limit: how long to wait for the other members.
 
         Raises:
-            RuntimeError: the members could not connect, or the groups are closed.
+            RuntimeError: the members could not connect, or the groups are closed or were interrupted.
         """
         with self._lock:
             found = self._groups.get((version, device))
             if found is None:
-                if self._is_closed:
+                if self._is_closed or self._is_interrupted:
                     raise RuntimeError("the group is closed")
                 prefix = f"set/{version}/{device}"
                 found = self._make(prefix, ranks.index(self._rank), len(ranks), device, limit)
                 self._groups[version, device] = found
+                if self._is_interrupted:  # meanwhile: else its first operation would wait for peers that never come
+                    found[1].shut_down()
+                    raise RuntimeError("the group was interrupted while it was made")
         return found[0]
 
     def end(self, version: int) -> None:
@@ -127,11 +130,12 @@ class TorchGroups:
             torch_group.shutdown()
 
     def interrupt(self) -> bool:
-        """Abort pending collectives, here and on the peers, by shutting down the connections.
+        """Abort pending collectives, here and on the peers, by shutting down the connections. No other group is made.
 
         Returns:
             Whether that succeeded; see `Interruptible`.
         """
+        self._is_interrupted = True
         # The abort of one group may wait for kernels of another: all begin before the first wait.
         waits = [connections.shut_down() for _, connections in list(self._groups.values())]
         return all([await_end() for await_end in waits])  # noqa: C419 - each has to be awaited

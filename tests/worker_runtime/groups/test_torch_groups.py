@@ -48,6 +48,22 @@ def test_the_end_of_a_process_set_closes_the_groups_of_that_set_alone() -> None:
     assert kept.shutdown.called
 
 
+def test_a_group_that_was_being_made_during_an_interruption_is_aborted_and_no_other_one_is_made() -> None:
+    """Else NCCL would try to connect it for half an hour, in the thread of the program."""
+    connections = Mock()
+
+    def make(*_: object) -> tuple[Mock, Mock]:
+        assert groups.interrupt()
+        return Mock(), connections
+
+    groups = TorchGroups(0, make)
+    with pytest.raises(RuntimeError, match="interrupted while it was made"):
+        groups.find(1, (0, 1), "cuda")
+    connections.shut_down.assert_called_once_with()
+    with pytest.raises(RuntimeError, match="the group is closed"):
+        groups.find(2, (0, 1), "cuda")
+
+
 def test_all_groups_begin_to_abort_before_any_is_waited_for() -> None:
     """A group's abort may wait for kernels of another one."""
     done: list[str] = []
