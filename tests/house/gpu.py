@@ -43,6 +43,7 @@ FILES = (
     "tests/worker_runtime/test_transport.py",
     "tests/system/test_recovery_on_gpus.py::test_a_job_outlives_twenty_losses",
     "tests/worker_runtime/torch/test_sync_batch_norm.py",
+    *("tests/worker_runtime/torch/test_device_checks.py", "tests/worker_runtime/torch/test_snapshot_on_devices.py"),
     "tests/worker_runtime/groups/backends/test_nccl.py",
     *("tests/worker_runtime/collectives/", "tests/worker_runtime/test_random_collectives.py"),
     *("tests/worker_runtime/torch/test_optimizer.py", "tests/worker_runtime/torch/test_averaging.py"),

@@ -51,7 +51,9 @@ def keep_evidence(pids: Sequence[int], folder: Path, outputs: Mapping[str, str],
             (into / f"{pid}.kernel").write_text(_describe_threads(pid), encoding="utf-8")
             _ask(pid, folder / _STACKS.format(pid))
     shutil.copytree(folder, into / folder.name, dirs_exist_ok=True)
-    programs = {into / f"{pid}.py-spy": ("py-spy", "dump", "--native", "--pid", str(pid)) for pid in living}
+    programs: dict[Path, Sequence[str]] = {
+        into / f"{pid}.py-spy": ("py-spy", "dump", "--native", "--pid", str(pid)) for pid in living
+    }
     programs[into / "nvidia-smi.txt"] = ("nvidia-smi",)
     with ThreadPoolExecutor(len(programs)) as pool:
         for _ in pool.map(_note_output, programs, programs.values()):
@@ -59,9 +61,11 @@ def keep_evidence(pids: Sequence[int], folder: Path, outputs: Mapping[str, str],
 
 
 def _describe_threads(pid: int) -> str:
-    """A line for each thread of a process."""
-    tasks = sorted(Path(f"/proc/{pid}/task").iterdir())
-    return "\n".join(" ".join((task / name).read_text().strip() for name in _THREAD_FILES) for task in tasks)
+    """The number of its open files, and a line for each thread."""
+    process = Path(f"/proc/{pid}")
+    tasks = sorted((process / "task").iterdir())
+    lines = [" ".join((task / name).read_text().strip() for name in _THREAD_FILES) for task in tasks]
+    return "\n".join([f"{len(list((process / 'fd').iterdir()))} open files", *lines])
 
 
 def _ask(pid: int, answer: Path) -> None:

@@ -56,5 +56,6 @@ def test_evidence_has_the_stacks_of_all_threads_and_what_stops_a_worker_without_
     assert stacks[1] == ""
     states = [(into / f"{pid}.kernel").read_text() for pid in pids]
     assert [" T " in state for state in states] == [False, True]
+    assert all(" open files\n" in state for state in states)
     assert (into / "0.stderr").read_text() == "a line"
     assert (into / "notes" / "1.notes").read_text() == "step 3"

@@ -112,12 +112,12 @@ class TorchGroups:
         with self._lock:
             found = self._groups.get((version, device))
             if found is None:
-                if self._is_closed or self._is_interrupted:
+                if self._has_ended():
                     raise RuntimeError("the group is closed")
                 prefix = f"set/{version}/{device}"
                 found = self._make(prefix, ranks.index(self._rank), len(ranks), device, limit)
                 self._groups[version, device] = found
-                if self._is_interrupted:  # meanwhile: else its first operation would wait for peers that never come
+                if self._has_ended():  # meanwhile: else its first operation would wait for peers that never come
                     found[1].shut_down()
                     raise RuntimeError("the group was interrupted while it was made")
         return found[0]
@@ -162,6 +162,9 @@ class TorchGroups:
         for torch_group, _ in self._groups.values():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch_group))
         self._groups = {}
+
+    def _has_ended(self) -> bool:
+        return self._is_closed or self._is_interrupted
 
 
 # Waiting in slices lets Python run signal handlers; by measurement it costs nothing.
