@@ -51,6 +51,7 @@ class Played:
     def __init__(self) -> None:
         self.works: list[Pending] = []
         self.is_stuck = False
+        self.is_quick = False  # what begins is done
         self.lingers = False  # what is interrupted ends in its own time
         self.silent = ""  # the address of a host that is cut off
         self.is_shut = False
@@ -60,7 +61,7 @@ class Played:
             raise AttributeError(name)
 
         def begin(*_: object, **__: object) -> Pending:
-            self.works.append(Pending())
+            self.works.append(Pending(is_done=self.is_quick))
             return self.works[-1]
 
         return begin

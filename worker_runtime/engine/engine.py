@@ -384,7 +384,7 @@ class Engine:
                 if works and release is not None and not handle.is_failed:
                     ACCOUNT.enter(_COMMUNICATION)
                     try:
-                        error = await_works(works, self.listen)
+                        error = await_works(works, partial(self._listen_for, handle, release))
                         if error is not None:
                             self._report_failure(handle, release, error)
                     finally:
@@ -514,6 +514,16 @@ class Engine:
             self._look_for_silence(generation)
         if generation.failure is not None and (self.is_suspended or now > generation.failed_at + _INTERRUPT_SECONDS):
             raise RuntimeError(generation.failure)
+
+    def _listen_for(self, handle: Handle[Any], release: Release) -> None:
+        """Process responses while a thread waits for the works of a release; see `listen`.
+
+        Raises:
+            RuntimeError: the generation has failed, or the recovery has taken the operation to the next one.
+        """
+        self.listen()
+        if handle.release is not release:
+            raise RuntimeError("it was interrupted")
 
     def _look_for_silence(self, generation: Generation) -> None:
         address = generation.find_silent(self._silence_seconds)
@@ -740,14 +750,15 @@ class Engine:
 
     def _report_failure(self, handle: Handle[Any], release: Release, error: RuntimeError) -> None:
         """Handle a failed communication: fail the operation, or in an elastic job wait for the recovery."""
-        generation = self.current
         if self.retry is None:
-            spread = self._spread_failure(generation, handle, error)
+            spread = self._spread_failure(self.current, handle, error)
             self.in_flight.fail(handle, OperationFailedError(handle.title, self.rank, spread))
             return
         cause = describe_cause(error)
-        self.retry.report_failure(generation.number, f"{handle.title} failed on rank {self.rank}: {cause}")
         with self.in_flight.lock:
+            if handle.release is release:  # else the present generation is the next one, which has not failed
+                number = self.current.number
+                self.retry.report_failure(number, f"{handle.title} failed on rank {self.rank}: {cause}")
             while handle.state is State.RELEASED and handle.release is release and not self.is_closed:
                 self.in_flight.changed.wait(_LOOK_SECONDS)
             if self.is_closed:

@@ -4,6 +4,7 @@ import pickle
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from rendezvous.core.reports import Done, Report
 from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.conversation import Errand
-from tests.worker_runtime.generation import LARGE, PlayedGeneration, make_succession, retry
+from tests.worker_runtime.generation import LARGE, Pending, PlayedGeneration, make_succession, retry
 from worker_runtime.api.process_set import ProcessSet, remove_process_set
 from worker_runtime.collectives.agreements import AddSet, Barrier, CommitRound, Join
 from worker_runtime.collectives.allgather import Allgather
@@ -208,6 +209,34 @@ def test_a_failure_of_gloo_reports_trouble_and_the_operation_runs_again(scene: S
     scene.after.played.works[-1].is_done = True
     assert waiting.finish()[0][0].item() == 1.0
     assert scene.before.played.is_shut
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_wait_that_sees_its_work_fail_only_after_the_recovery_blames_no_generation(
+    scene: Scene, *, ends: bool
+) -> None:
+    has_begun = threading.Event()  # the recovery, in the first wait
+
+    class Late(Pending):
+        """A work that fails, or never ends, while the recovery takes place."""
+
+        def wait(self, timeout: timedelta = timedelta()) -> bool:
+            """See `Pending`."""
+            if not has_begun.is_set():
+                has_begun.set()
+                scene.interrupt()
+                scene.resume()
+                scene.after.release(0)
+                scene.after.played.is_quick = True
+                self.is_bad = ends
+            return super().wait(timeout)
+
+    handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
+    scene.before.release(0)
+    scene.engine.await_response(handle)
+    handle.works = [Late()]
+    assert scene.engine.wait(handle)[0][0].item() == 1.0
+    assert {scene.troubles.get() for _ in range(scene.troubles.qsize())} == {"rank 1 was lost"}
 
 
 def list_obstacles(members: Members) -> list[tuple[Operation[object], bool, str]]:
