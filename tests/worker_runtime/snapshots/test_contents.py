@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from worker_runtime.snapshots.contents import Packer, ShardedStateError, unpack
-from worker_runtime.snapshots.copies import clone, note_stream
+from worker_runtime.snapshots.copies import clone, note_streams
 
 # Each is its own class, which a frame must not lose.
 STATE = OrderedDict(
@@ -77,7 +77,7 @@ def test_clones_are_used_again_while_they_fit() -> None:
     assert first.tolist() == [0, 0]
     clone([torch.ones(3)], clones)
     assert clones[0].tolist() == [1, 1, 1]
-    with note_stream(clones)():
+    with note_streams(clones)():
         assert clones[0].device.type == "cpu"
 
 
