@@ -403,6 +403,17 @@ class ExcessBackwardError(AssertionError):
         )
 
 
+class LocalStepError(AssertionError):
+    """A method has stepped with gradients that are not averaged. It is an AssertionError as in Horovod.
+
+    Cause: A method of the optimizer other than `step()`, such as `first_step()` of SAM, was called after `backward()`.
+    Remedy: Call `optimizer.synchronize()` between `backward()` and the method.
+    """
+
+    def __init__(self, method: str, remedy: str) -> None:
+        super().__init__(f"optimizer.{method}() has changed parameters by this rank's own gradients; {remedy}")
+
+
 class ChangedGradientError(RuntimeError):
     """A gradient was changed while it was averaged. Not a HorovodInternalError, since a restart does not help.
 

@@ -19,6 +19,7 @@ EVERY_ERROR = [
     errors.OperationFailedError("allreduce 'loss'", 1, "Connection closed by peer"),
     errors.ShutDownError("allreduce 'loss'", 1),
     errors.ExcessBackwardError("fc.weight", 1),
+    errors.LocalStepError("first_step", "call optimizer.synchronize() before it"),
     errors.GradientShapeError("fc.weight", (3,), (4,)),
 ]
 

@@ -66,6 +66,11 @@ class AdasumReducer:
         self._enter()
         self._tracked.update()
 
+    @property
+    def has_local_gradients(self) -> bool:
+        """Whether gradients are this rank's own: always, unless it is alone."""
+        return self._communicator is not None
+
     def record_gradient(self, entry: Entry) -> None:
         """Do nothing: gradients stay local. See `Recorder`."""
 

@@ -11,9 +11,8 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from numbers import Complex, Real
-from typing import Any, ClassVar, NoReturn, SupportsFloat, TypeVar
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import torch
 
@@ -24,6 +23,8 @@ from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.reduction import GradientReducer
 from worker_runtime.reduction.adasum import AdasumReducer
+from worker_runtime.torch.closures import read_loss
+from worker_runtime.torch.own_methods import is_own, watch
 
 Closure = Callable[[], Any]
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
@@ -46,12 +47,14 @@ class OptimizerProxy:
     """
 
     _OWN: ClassVar[frozenset[str]] = frozenset()
+    _LOCAL_REMEDY: ClassVar[str]
 
     op: Reduction
     process_set: ProcessSet
     _compression: object
     _optimizer: torch.optim.Optimizer
     _names: dict[torch.Tensor, str]
+    _reducer: GradientReducer | AdasumReducer
 
     def __init_subclass__(cls, *, is_ours: bool = False) -> None:
         """Collect the names of the proxy's own attributes; all others belong to the wrapped optimizer.
@@ -76,7 +79,11 @@ class OptimizerProxy:
             return object.__getattribute__(self, name)
         if name == "param_groups" and sys._getframe(1).f_code.co_name == _UNSCALING:  # noqa: SLF001 - who asks
             self._prepare_unscaling(sys._getframe(1).f_locals.get("self"))  # noqa: SLF001 - the scaler that asks
-        return getattr(self._optimizer, name)
+        plain = self._optimizer
+        attribute = getattr(plain, name)
+        if is_own(plain, name, attribute) and self._reducer.has_local_gradients:
+            return watch(attribute, plain, self._LOCAL_REMEDY)
+        return attribute
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in type(self)._OWN:  # noqa: SLF001 - this class's
@@ -126,6 +133,7 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
     """Averages (or sums, ...) gradients over the ranks before each step."""
 
     __init__ = OptimizerProxy.__init__  # programs copy the attributes of the class itself
+    _LOCAL_REMEDY = "call optimizer.synchronize() before it"
 
     _reducer: GradientReducer
     _is_synchronized: bool  # synchronize() was called for the present gradients, if the reducer has no newer ones
@@ -233,7 +241,7 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
     def _average_inside(self, closure: Closure) -> Any:
         with nullcontext() if self._skips_synchronize else self._reducer.preparing():
             loss = closure()
-            mine = _read_loss(loss)
+            mine = read_loss(loss)
         if not self._skips_synchronize:
             self._average_gradients()
             self._reducer.settle()
@@ -254,6 +262,7 @@ class AdasumOptimizer(OptimizerProxy, is_ours=True):
     """
 
     __init__ = OptimizerProxy.__init__  # as above
+    _LOCAL_REMEDY = "with op=Adasum only step() may change them"
 
     _reducer: AdasumReducer
     _passes: int
@@ -322,27 +331,6 @@ def _find_scale(scaler: object) -> torch.Tensor | float:
     if isinstance(scale, torch.Tensor):
         return scale
     return math.inf
-
-
-def _read_loss(loss: object) -> torch.Tensor:
-    """What a closure returned, as a tensor: numbers as float64, zero for None.
-
-    Raises:
-        WrongArgumentError: it is neither a tensor nor a real number nor None.
-    """
-    if isinstance(loss, torch.Tensor):
-        if loss.is_floating_point() or loss.is_complex():
-            return loss
-        return loss.double()
-    number = loss
-    if loss is None:
-        number = 0.0
-    with suppress(TypeError, ValueError, OverflowError):  # an array of several numbers
-        if isinstance(number, SupportsFloat) and (isinstance(number, Real) or not isinstance(number, Complex)):
-            return torch.tensor(float(number), dtype=torch.float64, device="cpu")
-    raise WrongArgumentError(
-        f"optimizer.step(): the closure returned {type(loss).__name__}; return the loss, a tensor or a number, or None"
-    )
 
 
 def read_passes(passes: object) -> int:
