@@ -404,14 +404,15 @@ class ExcessBackwardError(AssertionError):
 
 
 class LocalStepError(AssertionError):
-    """A method has stepped with gradients that are not averaged. It is an AssertionError as in Horovod.
+    """An optimizer steps with gradients that are not averaged. It is an AssertionError as in Horovod.
 
-    Cause: A method of the optimizer other than `step()`, such as `first_step()` of SAM, was called after `backward()`.
-    Remedy: Call `optimizer.synchronize()` between `backward()` and the method.
+    Cause: The script steps by the optimizer that it has given to `DistributedOptimizer`, or by another method than
+        `step()`, such as `first_step()` of SAM.
+    Remedy: Use the optimizer that `DistributedOptimizer` returns. Before another method call `synchronize()`.
     """
 
     def __init__(self, method: str, remedy: str) -> None:
-        super().__init__(f"optimizer.{method}() has changed parameters by this rank's own gradients; {remedy}")
+        super().__init__(f"optimizer.{method}() steps with this rank's own gradients, not with the average; {remedy}")
 
 
 class ChangedGradientError(RuntimeError):

@@ -67,9 +67,14 @@ class AdasumReducer:
         self._tracked.update()
 
     @property
+    def has_others(self) -> bool:
+        """Whether other ranks take part."""
+        return self._communicator is not None
+
+    @property
     def has_local_gradients(self) -> bool:
         """Whether gradients are this rank's own: always, unless it is alone."""
-        return self._communicator is not None
+        return self.has_others
 
     def record_gradient(self, entry: Entry) -> None:
         """Do nothing: gradients stay local. See `Recorder`."""

@@ -142,6 +142,11 @@ class GradientReducer:
         return bucket is not None and len(self._step.open_contents(bucket).local) == len(bucket.entries) - 1
 
     @property
+    def has_others(self) -> bool:
+        """Whether other ranks take part."""
+        return self._communicator is not None
+
+    @property
     def has_local_gradients(self) -> bool:
         """Whether a backward pass has run since the gradients were reduced or discarded."""
         return self._step.has_begun

@@ -149,7 +149,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
         adasum = AdasumReducer(
             list_own, lambda: RUNTIME.engine, find_set, own, check, finite=make_finite_check(os.environ, waits=True)
         )
-        return make_proxy(AdasumOptimizer, plain, __name__, _reducer=adasum, _passes=passes, **attributes)
+        return make_proxy(AdasumOptimizer, plain, __name__, adasum, _passes=passes, **attributes)
     wire_dtype = next((dtype for known, dtype in _WIRE_DTYPES if known is compression), None)
     settings = Settings(
         how=Combination(reduction, 1.0 / predivide, predivide),
@@ -168,7 +168,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
         finite=make_finite_check(os.environ),
     )
     flags = {"_is_synchronized": False, "_is_unscaled": False, "_skips_synchronize": False}
-    return make_proxy(AllreduceOptimizer, plain, __name__, _reducer=reducer, **flags, **attributes)
+    return make_proxy(AllreduceOptimizer, plain, __name__, reducer, **flags, **attributes)
 
 
 def read_names(

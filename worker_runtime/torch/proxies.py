@@ -24,7 +24,7 @@ from worker_runtime.errors import WrongArgumentError
 from worker_runtime.reduction import GradientReducer
 from worker_runtime.reduction.adasum import AdasumReducer
 from worker_runtime.torch.closures import read_loss
-from worker_runtime.torch.own_methods import is_own, watch
+from worker_runtime.torch.local_steps import Reducer, StepGuard, is_own, watch
 
 Closure = Callable[[], Any]
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
@@ -54,7 +54,8 @@ class OptimizerProxy:
     _compression: object
     _optimizer: torch.optim.Optimizer
     _names: dict[torch.Tensor, str]
-    _reducer: GradientReducer | AdasumReducer
+    _reducer: Reducer
+    _guard: StepGuard
 
     def __init_subclass__(cls, *, is_ours: bool = False) -> None:
         """Collect the names of the proxy's own attributes; all others belong to the wrapped optimizer.
@@ -171,7 +172,7 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
             HorovodInternalError: the averaging failed, or another rank discarded its gradients of the last step. The
                 parameters are unchanged.
         """
-        with ACCOUNT.step:
+        with ACCOUNT.step, self._guard:
             if closure is not None:
                 self._is_synchronized = self._is_unscaled = False
                 return self._optimizer.step(lambda: self._average_inside(closure))
@@ -295,7 +296,7 @@ class AdasumOptimizer(OptimizerProxy, is_ours=True):
             ValueError: Adasum does not support the dtype of a parameter.
             HorovodInternalError: the operation failed. The parameters are unchanged.
         """
-        with ACCOUNT.step:
+        with ACCOUNT.step, self._guard:
             return self._reducer.step(lambda: self._optimizer.step(closure))
 
     def synchronize(self) -> None:
@@ -348,7 +349,9 @@ def read_passes(passes: object) -> int:
     return number
 
 
-def make_proxy(kind: type[OptimizerProxy], plain: OptimizerT, module: str, **attributes: object) -> OptimizerT:
+def make_proxy(
+    kind: type[OptimizerProxy], plain: OptimizerT, module: str, reducer: Reducer, **attributes: object
+) -> OptimizerT:
     """Create the proxy of an optimizer, as an instance of a new subclass of the optimizer's class.
 
     torch's constructor does not run for it.
@@ -357,12 +360,14 @@ def make_proxy(kind: type[OptimizerProxy], plain: OptimizerT, module: str, **att
         kind: AllreduceOptimizer or AdasumOptimizer.
         plain: the user's optimizer.
         module: the `__module__` of the new class.
+        reducer: the object that averages gradients, or combines steps.
         attributes: the proxy's own attributes.
     """
     cls = type(plain)
     own = {"__module__": module, "__doc__": cls.__doc__}
     proxy: Any = object.__new__(type(cls.__name__, (kind, cls), own, is_ours=True))
-    for name, value in {"_optimizer": plain, **attributes}.items():
+    guard = StepGuard(plain, reducer)
+    for name, value in {"_optimizer": plain, "_reducer": reducer, "_guard": guard, **attributes}.items():
         object.__setattr__(proxy, name, value)
     return proxy  # type: ignore[no-any-return]  # an instance of the new class
 

@@ -1,5 +1,6 @@
-"""Methods that an optimizer has beside `step()` change parameters alike on all ranks, or raise."""
+"""An optimizer steps with averaged gradients, also by other methods than `step()`, or raises."""
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,8 +89,46 @@ def test_a_step_with_gradients_of_one_rank_is_refused(ranks: RankPool, op: int) 
         optimizer: Any = hvd.DistributedOptimizer(SharpnessAware(model.parameters(), lr=0.1), op=op)
         for step in range(STEPS):
             differentiate(model, step, hvd.rank(), hvd.size())
-            with pytest.raises(LocalStepError, match=r"^optimizer\.first_step\(\) has changed parameters"):
+            with pytest.raises(LocalStepError, match=r"^optimizer\.first_step\(\) steps with this rank's own"):
                 optimizer.first_step()
+
+    ranks.run(body)
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+@pytest.mark.parametrize("is_dropped", [False, True], ids=["kept", "dropped"])
+def test_the_optimizer_that_was_wrapped_does_not_step_by_itself(ranks: RankPool, op: int, *, is_dropped: bool) -> None:
+    def body() -> object:
+        model = make_model()
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        distributed = [hvd.DistributedOptimizer(plain, op=op)]
+        if is_dropped:
+            distributed.clear()
+        for step in range(STEPS):
+            plain.zero_grad()
+            differentiate(model, step, hvd.rank(), hvd.size())
+            with pytest.raises(LocalStepError, match=r"^optimizer\.step\(\) steps with this rank's own gradients"):
+                plain.step()
+        optimizer = hvd.DistributedOptimizer(plain, op=op)
+        optimizer.step()
+        plain.step() if op == hvd.Average else optimizer.step()  # with averaged gradients
+        return torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
+
+    first, second = ranks.run(body)
+    assert first == second
+
+
+def test_a_copy_is_free_and_the_wrapped_optimizer_after_the_distributed_one(ranks: RankPool) -> None:
+    def body() -> None:
+        model = make_model()
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(plain)
+        differentiate(model, 0, hvd.rank(), hvd.size())
+        copy.deepcopy(plain).step()
+        optimizer.step()
+        del optimizer
+        differentiate(model, 1, hvd.rank(), hvd.size())
+        plain.step()
 
     ranks.run(body)
 
