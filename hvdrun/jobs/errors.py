@@ -39,6 +39,23 @@ class JobNotRespondingError(HvdrunError):
         )
 
 
+class JobNotRunningError(HvdrunError):
+    """A job that is known does not run now, and so nobody can ask it.
+
+    Cause: The job has ended, or its launcher was killed.
+    Remedy: After a kill, `hvdrun resume JOB`, or a moment's wait: the next launcher may be starting.
+
+    Args:
+        job: its name.
+        reason: half a sentence.
+    """
+
+    exit_code: ClassVar[int] = END_UNKNOWN
+
+    def __init__(self, job: str, reason: str) -> None:
+        super().__init__(f"the job {job} cannot be asked: {reason}.")
+
+
 class JobElsewhereError(HvdrunError):
     """A detached job has its launcher on another machine.
 

@@ -14,6 +14,7 @@ from hvdrun.jobs.questions import Question, SilentJobError
 from hvdrun.jobs.record import JobRecord
 from hvdrun.spec.stacks import Frame, Stack, WorkerStack
 from rendezvous.core.model import Slot, Worker
+from tests.hvdrun.jobs.detached import make_folder
 
 MAIN = Frame("/home/a/train.py", 9, "main", "step()")
 LOAD = Frame("/home/a/train.py", 3, "load", "q.get()")
@@ -131,7 +132,7 @@ def test_all_answers_are_a_success(jobs: list[JobPlaces], capsys: pytest.Capture
             2,
             "c0ffee (python train.py), beef (x x x x x x x x x x x x x x x x x x x x ...), dead: name one",
         ),
-        ([JobPlaces("beef", 0, "x")], [], 69, "no job beef of this user is known on this machine"),
+        ([JobPlaces("beef", 0, "x")], [], 69, "the job beef cannot be asked: it has just ended, or its next launcher"),
         (
             [JobPlaces("beef", 31, "")],
             [],
@@ -159,3 +160,23 @@ def test_help_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     page = capsys.readouterr().out
     assert "Usage: hvdrun stacks [OPTIONS] [JOB]" in page
     assert "the beginning of it, or `last`" in " ".join(page.split())
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason"),
+    [(3, "it has ended"), (None, "its launcher was killed; hvdrun resume 5f1c0e starts another one")],
+    ids=["ended", "lost"],
+)
+def test_a_job_that_is_known_and_cannot_be_asked_is_refused_with_the_reason(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    exit_code: int | None,
+    reason: str,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = tmp_path / "hvdrun"
+    place.mkdir(mode=0o700)
+    make_folder(place, "5f1c0e", exit_code)
+    assert main(["stacks", "5f1"]) == 69
+    assert capsys.readouterr().err == f"hvdrun: the job 5f1c0e cannot be asked: {reason}.\n"
