@@ -133,7 +133,7 @@ def judge_round(state: State) -> tuple[State, Effects]:
         _blame(state, restart).with_records(known),
         restart=replace(restart, at=state.clock + pause_seconds),
         restarts=state.restarts + is_counted,
-        losses=state.losses if restart.is_planned else (*state.losses, outcome)[-KEPT_LOSSES:],
+        losses=state.losses if restart.is_planned else _add_loss(state.losses, outcome),
         quick_rounds=quick,
         failed_rounds=failed,
         stopped=(),
@@ -144,6 +144,13 @@ def judge_round(state: State) -> tuple[State, Effects]:
         state, log = _tell(state, restart, f"{_describe_again(len(slots))} after {pause_seconds:g} s")
         return state, (log,)
     return state, ()
+
+
+def _add_loss(losses: tuple[Outcome, ...], outcome: Outcome) -> tuple[Outcome, ...]:
+    """The losses with this one, unless its worker is among them: the others have tried to continue without it."""
+    if outcome.worker is not None and any(each.worker == outcome.worker for each in losses):
+        return losses
+    return (*losses, outcome)[-KEPT_LOSSES:]
 
 
 def _blame(state: State, restart: Restart) -> State:
@@ -244,7 +251,7 @@ def _describe_start(state: State, restart: Restart, workers: int) -> str:
     if not state.number:
         how = "the script continues from its own checkpoint"
     elif state.policy.restarts.has_checkpoint:
-        how = "from the newest checkpoint"
+        how = "from the newest checkpoint, if there is one"
     else:
         how = "from the beginning or the script's own checkpoint"
     return f"{what} started again{left}{', ' if state.number else '; '}{how}"

@@ -78,6 +78,15 @@ def test_a_restart_is_over_when_all_workers_run_again() -> None:
     assert (loss.continued_at, loss.generation) == (6.0, 0)
 
 
+def test_a_loss_after_which_all_workers_are_started_again_is_one_also_where_the_others_tried_to_continue() -> None:
+    story = ("tick 0", "hosts a:2", "join all", "at 3", "exit a:0 a:1 -9", "at 4", "started a:0#2 a:1#2")
+    history = run_story("min=1 max=2 np=2 restarts=2 failures=any", *story)
+    assert [(loss.outcome.rank, loss.at, loss.continued_at) for loss in history.losses] == [
+        (0, 3.0, 4.0),
+        (1, 3.0, 4.0),
+    ]
+
+
 def test_each_worker_has_its_last_rank_its_end_and_its_last_account() -> None:
     history = run_story(
         ELASTIC,
