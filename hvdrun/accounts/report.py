@@ -1,7 +1,7 @@
 """What a job's time was spent on: sums, goodput, recoveries, and the ranks that the others waited for; pure."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -25,6 +25,7 @@ _GOOD = ("compute", "waiting", "communication")
 _TIMES_AS_OFTEN = 2.5  # as a quick rank is the last
 _LEAST_LAST = 0.3  # of the steps
 _LEAST_COST = 0.05  # of the job's time
+_HALF, _NEARLY_ALL = 0.5, 0.9  # of the steps, in which a rank has taken part
 _LATE_SHARE = 0.75  # of the others' communication is what a rank has at most that comes late to it
 
 
@@ -129,7 +130,7 @@ def find_stragglers(ranked: Sequence[tuple[int, Account]], find_host: Callable[[
     if not longest or not steps:
         return []
     least_seconds = _LEAST_COST * longest
-    last, late = _find_last(accounts, longest, steps, least_seconds), _find_late(ranked, least_seconds)
+    last, late = _find_last(ranked, longest, steps, least_seconds), _find_late(ranked, least_seconds)
     found = []
     for rank in last.keys() | late.keys():
         times, seconds = last.get(rank, (0, 0.0))
@@ -138,7 +139,7 @@ def find_stragglers(ranked: Sequence[tuple[int, Account]], find_host: Callable[[
 
 
 def _find_last(
-    accounts: Sequence[Account], longest: float, steps: int, least_seconds: float
+    ranked: Sequence[tuple[int, Account]], longest: float, steps: int, least_seconds: float
 ) -> dict[int, tuple[int, float]]:
     """By rank, in how many steps it was the last to ask, and for how long the others waited for it.
 
@@ -146,6 +147,7 @@ def _find_last(
     named only where it was the last often, and much more often than a quick one. What counts is how much longer it was
     waited for.
     """
+    accounts = [account for _, account in ranked]
     # How many there were at a time: a lost worker counts for as long as it ran.
     size = sum(account.total_seconds for account in accounts) / longest
     seconds: defaultdict[int, float] = defaultdict(float)
@@ -153,7 +155,8 @@ def _find_last(
     for waited in (each for account in accounts for each in account.waited_for):
         seconds[waited.rank] += waited.seconds / max(1.0, size - 1)
         last[waited.rank] = max(last[waited.rank], waited.steps)
-    quick_seconds, quick_last = (_find_quick(each, round(size)) for each in (seconds, last))
+    lasting = _find_lasting(ranked, _HALF)  # another one was waited for little
+    quick_seconds, quick_last = (_find_quick([each[rank] for rank in lasting]) for each in (seconds, last))
     fair = max(sum(last.values()) / max(size, 1.0), _TIMES_AS_OFTEN * quick_last, _LEAST_LAST * steps)
     return {
         rank: (last[rank], waited)
@@ -166,14 +169,13 @@ def _find_late(ranked: Iterable[tuple[int, Account]], least_seconds: float) -> d
     """By rank, for how long the others waited for it within the communication.
 
     All end it at the same time. So the rank that is blocked in it much shorter than the others began it later by as
-    much. What counts is a step's mean: a rank may have joined later than the others.
+    much. Ranks are compared that were there all the time: the communication of fewer workers is shorter.
     """
-    steps: defaultdict[int, int] = defaultdict(int)
+    steps = _add_up_steps(ranked)
     seconds: defaultdict[int, float] = defaultdict(float)
     for rank, account in ranked:
-        steps[rank] += account.steps
         seconds[rank] += account.communication_seconds
-    means = {rank: seconds[rank] / steps[rank] for rank in seconds if steps[rank]}
+    means = {rank: seconds[rank] / steps[rank] for rank in _find_lasting(ranked, _NEARLY_ALL)}
     found = {}
     for rank, mean in means.items():
         others = [each for other, each in means.items() if other != rank]
@@ -184,8 +186,20 @@ def _find_late(ranked: Iterable[tuple[int, Account]], least_seconds: float) -> d
     return found
 
 
-def _find_quick(by_rank: Mapping[int, float], size: int) -> float:
-    """What holds of a quick rank: a third of all are quicker at most; a rank that nobody has waited for has 0."""
-    silent = max(0, size - len(by_rank))
-    in_order = sorted([*by_rank.values(), *[0.0] * silent])
+def _add_up_steps(ranked: Iterable[tuple[int, Account]]) -> dict[int, int]:
+    steps: defaultdict[int, int] = defaultdict(int)
+    for rank, account in ranked:
+        steps[rank] += account.steps
+    return steps
+
+
+def _find_lasting(ranked: Iterable[tuple[int, Account]], share: float) -> list[int]:
+    """The ranks that have taken part in this share of the steps."""
+    steps = _add_up_steps(ranked)
+    return [rank for rank, taken in steps.items() if taken and taken >= share * max(steps.values())]
+
+
+def _find_quick(values: Iterable[float]) -> float:
+    """What holds of a quick rank: a third of all are quicker at most."""
+    in_order = sorted(values)
     return in_order[(len(in_order) - 1) // 3]

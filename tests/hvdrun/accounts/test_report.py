@@ -141,6 +141,17 @@ def test_a_worker_that_joined_late_has_not_come_late_to_the_communication() -> N
     assert find([first, second, replace(joined, worker=make_worker(2))]) == []
 
 
+def test_a_rank_that_goes_on_alone_has_not_come_late_to_the_communication() -> None:
+    (alone,) = communicate(20.0)
+    lost = communicate(20.0, 20.0, steps=STEPS // 5)[1]
+    assert find([alone, lost]) == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_rank_of_a_healthy_job_is_named_because_another_one_was_there_for_a_while(seed: int) -> None:
+    assert find_ranks([*train(2, {}, 0.05, seed), *train(3, {}, 0.05, seed, steps=STEPS // 10)]) == []
+
+
 def test_a_rank_is_named_once_with_both_of_its_costs() -> None:
     accounts = train(2, {1: 0.05}, 0.001, 1)
     both = [replace(each, communication_seconds=10.0 - 9.0 * rank) for rank, each in enumerate(accounts)]
