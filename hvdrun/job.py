@@ -393,7 +393,7 @@ class Job:
             self._masters.restore(state.rounds, state.round_hosts[0])
         unheard = unheard_hosts(self._server.state) if state.outcome is None else ()
         self._console.notice(continuation.describe(unheard), Level.WARNING)
-        self._start.resume(self._server.state)
+        self._start.resume(self._server.state, continuation.age_seconds if continuation.life.killed_by else None)
         continuation.life.answer_signals()
 
     def _carry_out(self, effect: Effect) -> None:

@@ -50,12 +50,19 @@ class StartWatch:
             self.look(look())
             await asyncio.sleep(_PERIOD_SECONDS)
 
-    def resume(self, state: State) -> None:
-        """The job had begun before, and goes on with this state; workers of agents that had not may be yet to start."""
-        if state.generation is None and unheard_hosts(state):
-            self._running |= {
-                each.worker for each in state.alive() if state.last_heard[each.worker.slot.host] is not None
-            }
+    def resume(self, state: State, ago_seconds: float | None = None) -> None:
+        """The job had begun before, and goes on with this state; workers of agents that had not may be yet to start.
+
+        Args:
+            state: of the job.
+            ago_seconds: how long ago it began, where somebody may still wait for its start; None where it was resumed.
+        """
+        is_over = state.generation is not None or state.rounds > 0
+        if not is_over and (ago_seconds is not None or unheard_hosts(state)):
+            heard = {host for host in state.hosts if state.last_heard[host] is not None}
+            workers = [each.worker for each in state.workers.values()]
+            self._running |= {each for each in workers if each.slot.host in heard or each.slot.host not in state.hosts}
+            self._patience_seconds = max(0.0, self._patience_seconds - (ago_seconds or 0.0))
         elif self._note is not None:
             self._note()
             self._note = None

@@ -78,6 +78,27 @@ def test_a_resumed_job_has_started(lines: tuple[str, ...]) -> None:
     note.assert_called_once_with()
 
 
+@pytest.mark.parametrize(("ago", "patience"), [(2.0, 7.0), (20.0, 0.0)], ids=["early", "late"])
+def test_the_next_server_waits_for_the_start_as_long_as_the_former_one_would_have(ago: float, patience: float) -> None:
+    note, clock = Mock(), Mock(return_value=5.0)
+    watch = StartWatch(note, expects_init=True, limit_seconds=9.0, clock=clock)
+    state = restore(play("policy size=2", "hosts a:1 b:1", "report all", "join a:0"))
+    watch.resume(state, ago)
+    watch.look(state)
+    note.assert_not_called()  # one has joined, and the others will
+    state = restore(play("policy size=2", "hosts a:1 b:1", "report all"))
+    clock.return_value += patience
+    watch.look(state)
+    note.assert_called_once_with()
+
+
+def test_the_next_server_of_a_job_whose_workers_have_joined_does_not_wait() -> None:
+    note = Mock()
+    watch = StartWatch(note, expects_init=True, limit_seconds=9.0)
+    watch.resume(restore(play("policy size=2", "hosts a:1 b:1", "join all")), 2.0)
+    note.assert_called_once_with()
+
+
 def test_a_resumed_job_that_misses_a_worker_has_started_when_that_runs() -> None:
     note = Mock()
     watch = StartWatch(note)
