@@ -54,11 +54,12 @@ def test_a_job_whose_first_server_is_killed_is_started_by_the_next_one(hvdrun: L
     if begins:
         wait_until(lambda: len(list(hvdrun.directory.glob("begun.*"))) == 2, "both to run")
     kill_server(hvdrun)
-    if not begins:
-        wait_until(lambda: len(list(hvdrun.directory.glob("begun.*"))) == 2, "both to run")
-        hvdrun.write("join", "")
+    wait_until(lambda: len(list(hvdrun.directory.glob("begun.*"))) == 2, "both to run")
+    if begins:
+        starting.stderr.wait_for("another one goes on", 60)
+    assert starting.stdout.text() == "", "no worker has joined"
+    hvdrun.write("join", "")
     started = starting.wait()
     assert (started.returncode, started.stdout) == (0, f"{find_job(hvdrun)}\n"), started
-    hvdrun.write("join", "")
     hvdrun.write("go", "")
     assert ask(hvdrun, "wait", find_job(hvdrun)).returncode == 0
