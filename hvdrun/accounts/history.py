@@ -85,7 +85,7 @@ class History:
     def resume(self, state: State, now: float) -> None:
         """Another server goes on from this state: the last one may have noted less, and has perhaps noted it late."""
         known, losses = self._known, state.losses
-        # Both are the end of the list of all losses, and here equal losses are not the same objects.
+        # Equal losses are other objects here, and each list has the last losses only.
         overlap = next(size for size in range(min(len(known), len(losses)), -1, -1) if _ends_with(known, losses[:size]))
         self._known = losses[:overlap]
         # A host that was heard has its orders.

@@ -19,7 +19,7 @@ if os.environ["RANK"] == "0":
 """
 
 
-def test_the_next_server_lists_each_loss_once_and_goes_on_without_a_log_file(hvdrun: Launcher) -> None:
+def test_the_next_server_lists_each_loss_once_and_continues_without_a_log_file(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", FAILS_ONCE)
     (hvdrun.directory / "logs").mkdir()
     files = ("--outcome", "outcome.json", "--log-file", "logs/log")

@@ -141,7 +141,7 @@ def test_a_worker_that_joined_late_has_not_come_late_to_the_communication() -> N
     assert find([first, second, replace(joined, worker=make_worker(2))]) == []
 
 
-def test_a_rank_that_goes_on_alone_has_not_come_late_to_the_communication() -> None:
+def test_a_rank_that_continues_alone_has_not_come_late_to_the_communication() -> None:
     (alone,) = communicate(20.0)
     lost = communicate(20.0, 20.0, steps=STEPS // 5)[1]
     assert find([alone, lost]) == []

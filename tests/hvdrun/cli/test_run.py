@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[DetachedServer]:
         yield DetachedServer(folder, Life(2, signal.SIGKILL, theirs), writer, lambda: None)
 
 
-def test_another_server_goes_on_without_its_log_file_and_repeats_no_remark(
+def test_another_server_continues_without_its_log_file_and_repeats_no_remark(
     tmp_path: Path, server: DetachedServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "removed" / "log"
