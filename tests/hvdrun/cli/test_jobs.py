@@ -14,15 +14,17 @@ from pathlib import Path
 import pytest
 
 from hvdrun.cli.program import main
-from hvdrun.cli.run import resume_detached
+from hvdrun.cli.run import Prepared, resume_detached
 from hvdrun.jobs import known, places
 from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.log import frame, name_log
 from hvdrun.jobs.questions import SilentJobError
 from hvdrun.jobs.record import JobRecord, read_uptime
 from hvdrun.options.programs import JOB_PROGRAMS
+from rendezvous.core.model import Host
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.jobs.detached import holding, make_folder
+from tests.hvdrun.specs import build_spec
 from tests.waiting import wait_until
 
 
@@ -324,6 +326,8 @@ def test_resume_has_the_environment_of_the_job_and_the_ssh_agent_of_its_own_logi
     if present is not None:
         found[b"SSH_AUTH_SOCK"] = present.encode()
     monkeypatch.setattr("hvdrun.jobs.detach.resume", lambda *_: 7)
-    kept = pickle.dumps((None, {b"FIRST": b"1", b"SSH_AUTH_SOCK": b"/run/first"}))
+    spec = build_spec(("true",), 1, (Host("localhost", 1),), place)
+    prepared = Prepared(spec, "feed", (), has_several_hosts=False)
+    kept = pickle.dumps((prepared, {b"FIRST": b"1", b"SSH_AUTH_SOCK": b"/run/first"}))
     assert resume_detached(JobFolder(place / "feed"), kept) == 7
     assert found == {b"FIRST": b"1", b"SSH_AUTH_SOCK": expected.encode()}
