@@ -435,6 +435,9 @@ def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
                 return state, ()
             return _leave_round(others, host, reason)
 
+    staying = [each for each in state.on(host) if each.state not in _LEAVING]
+    if host in state.drained and not staying:
+        return state, ()  # an agent repeats its report
     may_drain = state.policy.is_elastic and state.stops_at is None and (state.may_restart or not is_world)
     drained = None
     if may_drain:
@@ -442,9 +445,6 @@ def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
     if drained is None:
         return replace(state, outcome=stop_by_signal(event.signal, host, reason)), ()
 
-    staying = [each for each in drained.on(host) if each.state not in _LEAVING]
-    if host in state.drained and not staying:
-        return state, ()  # an agent repeats its report
     drained, effects = _leave(drained, staying, reason)
     return drained, (Notify(host, f"{reason}: the job continues without it"), *effects)
 

@@ -129,6 +129,14 @@ class Sequencing:
         failed = None if self.failure is None else SequencerFailed(published.generation, self.failure)
         self.posting.append(asyncio.ensure_future(post(failed or opened)))
 
+    async def stop(self) -> None:
+        """Post nothing more, as an agent that ends."""
+        posting = [each for each in self.posting if not each.done()]
+        for each in posting:
+            each.cancel()
+        if posting:
+            await asyncio.wait(posting)
+
 
 @dataclass
 class Stage:
@@ -186,6 +194,7 @@ class Stage:
                 following.cancel()
                 with suppress(asyncio.CancelledError):
                     await following
+                await self.sequencing.stop()
                 await relay.close()
         assert [type(error) for error in errors] == [*bugs]
 
