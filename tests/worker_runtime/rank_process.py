@@ -109,6 +109,7 @@ def main() -> None:
     """Read the descriptors from the command line. The kernel kills this process with the tests: a rank may block."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     torch.set_num_threads(1)
+    faulthandler.enable()  # a crash, also of a forked child, says where
     faulthandler.register(signal.SIGQUIT)  # `Ranks` asks a rank that does not finish what it does
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated")  # of torch's own compiler

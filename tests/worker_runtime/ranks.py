@@ -208,5 +208,6 @@ def ask_child(question: Callable[[], object]) -> Any:
     os.close(writing)
     with os.fdopen(reading, "rb") as file:
         result = file.read()
-    assert os.waitpid(child, 0)[1] == 0
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == 0, f"the child ended with {status}"
     return pickle.loads(result)  # noqa: S301 - our own child

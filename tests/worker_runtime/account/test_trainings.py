@@ -54,7 +54,8 @@ def test_a_slow_rank_is_the_one_that_the_others_have_waited_for(ranks: RankPool,
         known = sum(getattr(account, f"{part}_seconds") for part in PARTS)
         assert 0 <= account.total_seconds - known <= last_seconds  # only what follows the last step is unknown
         if rank != slow:
-            assert max(account.waited_for, key=lambda each: each.seconds).rank == slow
+            # By steps: one pause of a busy machine may be longer than all waits for the slow rank.
+            assert max(account.waited_for, key=lambda each: each.steps).rank == slow
 
 
 def test_a_rank_that_is_alone_waits_for_no_other(ranks: RankPool, tmp_path: Path) -> None:
