@@ -34,6 +34,7 @@ from worker_runtime.mxnet.compression import Compression, TensorCompressor
 from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.bucket import Entry
+from worker_runtime.reduction.communicator import complete_step_alone
 from worker_runtime.reduction.finite import make_finite_check
 from worker_runtime.reduction.reducer import PlanInputs
 from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
@@ -111,22 +112,25 @@ class ArrayReducer:
         self._named: list[tuple[str, torch.Tensor]] = []
         self._groups: dict[torch.Tensor, int] = {}
         self._resumed: PlanInputs | None = None
+        self._process_set = process_set
+        finite = make_finite_check(os.environ, show=show)
+        self._must_look = finite is not None
         self._reducer = GradientReducer(
             lambda: self._named,
             lambda: RUNTIME.engine,
             settings,
             groups=self._groups,
-            find_set=lambda: adopt(process_set).find_number("DistributedOptimizer"),
+            find_set=self._find_set,
             label=label,
             check=_make_check(list_weights),
-            finite=make_finite_check(os.environ, show=show),
+            finite=finite,
         )
 
     @raises_mxnet_errors
     def reduce(self, gradients: Sequence[Gradient]) -> None:
-        """Average the gradients; operations that are enqueued afterwards see the averages. Not for a single rank.
+        """Average the gradients, and count the step; operations that are enqueued afterwards see the averages.
 
-        Call it in a context of `preparing`.
+        Call it in a context of `preparing`. If the reducer `is_idle`, the gradients do not matter.
 
         Args:
             gradients: the gradients, the same on all ranks, in the order in which forward uses their parameters.
@@ -138,6 +142,9 @@ class ArrayReducer:
                 undefined.
             MXNetError: the MXNet operation that computes a gradient failed.
         """
+        if self.is_idle:
+            complete_step_alone(RUNTIME.engine, self._find_set)
+            return
         arrays = [gradient.array for gradient in gradients]
         homes = list(map(to_host, arrays))
         self._reduce(self._enter([(name, home) for (name, _), home in zip(gradients, homes, strict=True)]))
@@ -154,6 +161,11 @@ class ArrayReducer:
             NotFiniteError: one was not, and the user wants an error.
         """
         self._reducer.settle(scale)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether gradients stay as they are: this rank is alone, and nobody wants to know whether they are finite."""
+        return not self._must_look and is_alone(self._process_set)
 
     def preparing(self) -> AbstractContextManager[None]:
         """A context in which gradients are computed for `reduce`: its error makes the other ranks' step fail too."""
@@ -228,6 +240,9 @@ class ArrayReducer:
         note = f"{len(names)} gradients from '{names[0]}' to '{names[-1]}'" if names else "no gradients"
         share = self._reducer.average(torch.tensor(flags, dtype=torch.float32, device="cpu"), note, title)
         return [bool(value) for value in share > 0]
+
+    def _find_set(self) -> int:
+        return adopt(self._process_set).find_number("DistributedOptimizer")
 
     def _enter(self, gradients: Sequence[tuple[str, mx.nd.NDArray]]) -> list[_StandIn]:
         """The stand-ins of the gradients, which are those of the last step if they fit."""

@@ -120,14 +120,12 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
             ACCOUNT.end_step()
 
     def _average(self, index: Any, weight: Any, grad: Any) -> None:
-        if is_alone(self._process_set):
-            return
-        if not isinstance(index, Many):
+        if isinstance(index, Many):
+            if index:
+                self._average_many(index, weight, grad)
+        elif not is_alone(self._process_set):
             self._check_use(index, weight)
             self._average_one(str(index), grad)
-        elif index:
-            self._check_use(index[0], weight[0])
-            self._average_many([str(one) for one in index], grad)
 
     @raises_mxnet_errors
     def _average_one(self, name: str, grad: mx.nd.NDArray) -> None:
@@ -143,8 +141,13 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
         copy_back(home, total)
         fill_parts(total, [grad])
 
-    def _average_many(self, names: Sequence[str], grads: Sequence[mx.nd.NDArray]) -> None:
+    def _average_many(self, index: Sequence[Any], weights: Sequence[Any], grads: Sequence[mx.nd.NDArray]) -> None:
+        names = [str(one) for one in index]
         reducer = self._find_reducer(names[0])
+        if reducer.is_idle:
+            reducer.reduce(())
+            return
+        self._check_use(index[0], weights[0])
         with reducer.preparing():
             totals = [sum_parts([grad]) for grad in grads]
             reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])

@@ -204,18 +204,17 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         """Average the gradients. Subclasses written for Horovod override this method."""
         parameters = [(index, self._params[index]) for index in self._forward_order]
         trained = [(index, parameter) for index, parameter in parameters if parameter.grad_req != "null"]
-        alone = is_alone(self._process_set)
 
         with self._reducer.preparing():
             parts = [parameter.list_grad() for _, parameter in trained]
-            if alone and not any(len(each) > 1 for each in parts):
+            if self._reducer.is_idle and not any(len(each) > 1 for each in parts):
+                self._reducer.reduce(())
                 return
             names = [f"{self._prefix}{index}" for index, _ in trained]
             if self._shares_freshness:
                 self._share_freshness(names, [parameter for _, parameter in trained])
             totals = [sum_parts(each) for each in parts]
-            if not alone:
-                self._reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
+            self._reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
 
         for total, each in zip(totals, parts, strict=True):
             fill_parts(total, each)

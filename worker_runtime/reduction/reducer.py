@@ -215,6 +215,8 @@ class GradientReducer:
                 self._step.follows_reduced = self._has_reduced = True
                 return
             if self._finite is not None:
+                if self._superseded is None:
+                    self._has_changed |= self._tracked.update()
                 self._finite.look_alone(self._tracked.entries, self._get_engine().rank)
             self._end_step()
             complete_step_alone(self._get_engine(), self._find_set)

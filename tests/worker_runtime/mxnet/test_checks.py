@@ -13,8 +13,11 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.errors import ReplicasDifferError
 
 
+@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("way", ["trainer", "optimizer", "compressed", "scaled"])
-def test_a_gradient_that_is_not_finite_is_named_with_its_rank_and_parameter(ranks: RankPool, way: str) -> None:
+def test_a_gradient_that_is_not_finite_is_named_with_its_rank_and_parameter(
+    ranks: RankPool, way: str, size: int
+) -> None:
     def body() -> list[str]:
         os.environ["HVD_CHECK_NAN"] = "1"
         net = make_net()
@@ -32,15 +35,15 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_rank_and_parameter(rank
                 with mx.autograd.record():
                     loss = net(mx.nd.ones((2, 6), dtype="float64")).sum()
                 loss.backward()
-                if (step, hvd.rank()) == (3, 1):
+                if (step, hvd.rank()) == (3, size - 1):
                     parameters["net_dense1_weight"].grad()[:] = float("nan")
                 trainer.step(2)
         del os.environ["HVD_CHECK_NAN"]
         return written.getvalue().splitlines()
 
-    first, second = ranks.run(body)
-    assert second == []
-    expected = ["hvdrun: rank 1's gradient of net_dense1_weight is not finite (NaN) in step 3"]
+    first, *others = ranks.run(body, size=size)
+    assert not any(others)
+    expected = [f"hvdrun: rank {size - 1}'s gradient of net_dense1_weight is not finite (NaN) in step 3"]
     assert first == ([] if way == "scaled" else expected)
 
 

@@ -1,6 +1,7 @@
 """Averaging begins while MXNet still computes, and knows what it averages."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
@@ -9,12 +10,14 @@ import pytest
 import worker_runtime.mxnet as hvd
 from tests.worker_runtime.mxnet.gate import WIDTH, Gate, GatedNet
 from tests.worker_runtime.mxnet.networks import make_spoilt
-from tests.worker_runtime.mxnet.training import MakeTrainer, make_wrapped
+from tests.worker_runtime.mxnet.training import MakeTrainer, in_both_ways, learn, make_net, make_sgd, make_wrapped
 from tests.worker_runtime.ranks import RankPool
+from tests.worker_runtime.threads import World
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.ordering.requests import Reduction, Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work
+from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 
 
@@ -143,3 +146,21 @@ def test_a_rank_without_others_averages_alone(ranks: RankPool) -> None:
 
     assert ranks.run(body, size=3) == [[False, False, True], [False, False, True], [False, True, True]]
     assert ranks.run(lambda: is_alone(hvd.global_process_set), size=1) == [True]
+
+
+@in_both_ways
+@pytest.mark.parametrize("checks_nan", [False, True])
+def test_the_steps_of_the_only_rank_left_are_committed(
+    monkeypatch: pytest.MonkeyPatch, make: MakeTrainer, *, checks_nan: bool
+) -> None:
+    """Else its sampler deals the samples of these steps again."""
+    if checks_nan:
+        monkeypatch.setenv("HVD_CHECK_NAN", "1")
+    engine = World(1, is_elastic=True).engines[0]
+    monkeypatch.setattr(RUNTIME, "world", SimpleNamespace(engine=engine))
+    net = make_net()
+    trainer = make_sgd(net.collect_params(), make)
+    for _ in range(2):
+        learn(net, mx.nd.ones((2, 6), dtype="float64"))
+        trainer.step(2)
+    assert engine.asked == ["commit"] * 2

@@ -133,6 +133,19 @@ def test_a_sparse_gradient_is_checked_over_several_passes_and_on_a_rank_that_is_
     assert play(capsys, body, 1) == [expected.format(0)]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_parameter_that_is_added_later_is_looked_at(capsys: pytest.CaptureFixture[str], size: int) -> None:
+    def body(engine: ThreadEngine) -> None:
+        reducer, parameters = begin(engine, 1, finite=FiniteCheck(raises=False))
+        step(reducer, parameters)
+        parameters += make_parameters(1)
+        for _ in range(2):
+            step(reducer, parameters, {1: math.nan})
+
+    (line, *_) = play(capsys, body, size)
+    assert line.startswith("hvdrun: rank 0's gradient of p1 is not finite (NaN) in step 2")
+
+
 def test_consequences_in_later_steps_get_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
     def body(engine: ThreadEngine) -> None:
         reducer, parameters = begin(engine, 1, finite=FiniteCheck(raises=False))
