@@ -154,8 +154,9 @@ class Recovery:
 
             report = Report()
             if succession is not None:
+                rank = succession.engine.rank
                 try:
-                    succession.suspend(error or f"rank {succession.engine.rank} restarts its function")
+                    succession.suspend(error or f"rank {rank} restarts its function, since the job changes")
                 except StuckError as stuck:
                     _end_process(str(stuck))
                 report = succession.report()
