@@ -27,7 +27,7 @@ from rendezvous.core.state import Offer, Restart, State
 QUICK_SECONDS = 5.0  # a round that ends earlier may end so again
 MOST_PAUSE_SECONDS = 60.0  # after several of them in a row
 _MOST_DOUBLINGS = 6  # of a pause; keeps 2.0 ** n finite
-_FAILING_SECONDS = 30.0  # a round that ends earlier, by an exit code, may have no chance
+_FAILING_SECONDS = 30.0  # a round that ends earlier, by an exit code, may have no chance; a longer one has trained
 _MOST_FAILED_ROUNDS = 3  # in a row; of a job whose restarts have no limit
 
 
@@ -130,7 +130,7 @@ def judge_round(state: State) -> tuple[State, Effects]:
     # Also those that have exited with 0 are started again.
     known = [replace(each, is_done=False, generation=0) for each in state.workers.values()]
     state = replace(
-        _blame(state, restart).with_records(known),
+        _blame(state, restart, lasted_seconds).with_records(known),
         restart=replace(restart, at=state.clock + pause_seconds),
         restarts=state.restarts + is_counted,
         losses=state.losses if restart.is_planned else _add_loss(state.losses, outcome),
@@ -153,11 +153,17 @@ def _add_loss(losses: tuple[Outcome, ...], outcome: Outcome) -> tuple[Outcome, .
     return (*losses, outcome)[-KEPT_LOSSES:]
 
 
-def _blame(state: State, restart: Restart) -> State:
-    """Count the loss against the slot that it names, and no other: the other workers may have ended because of it."""
+def _blame(state: State, restart: Restart, lasted_seconds: float) -> State:
+    """Count the loss against the slot that it names, and no other: the other workers may have ended because of it.
+
+    It does not count after progress: steps together, or a long round of workers that never joined, whose steps are
+    not known.
+    """
     suspects, worker = state.blacklist.suspects, restart.outcome.worker
     state = replace(state, blacklist=replace(state.blacklist, suspects=()))
     if restart.is_planned or worker is None or (restart.is_blamed and worker.slot not in suspects):
+        return state
+    if not state.number and lasted_seconds >= _FAILING_SECONDS:
         return state
     if not state.policy.is_fixed:
         return count_slot_failure(state, worker.slot)
