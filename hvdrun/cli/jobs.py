@@ -19,6 +19,7 @@ from hvdrun.jobs.errors import (
     JobElsewhereError,
     JobFolderLostError,
     JobNotFoundError,
+    JobNotHereError,
     JobRunningError,
     LauncherLostError,
     OtherContainerError,
@@ -125,7 +126,7 @@ def _stop_here(asked: str, say: Say) -> Page:
     agents = [agent for agent in find_agents() if agent.job.startswith(asked)]
     names = sorted({agent.job for agent in agents})
     if not names:
-        raise JobNotFoundError(asked)
+        raise JobNotHereError(asked)
     if len(names) > 1:
         raise UsageError(f"several jobs run on this machine ({', '.join(names)}): name one.")
     for agent in agents:

@@ -69,6 +69,22 @@ class JobElsewhereError(HvdrunError):
         super().__init__(f"the job {job} was started on {machine}: run {command} there, as in ssh {machine} {command}.")
 
 
+class JobNotHereError(HvdrunError):
+    """`hvdrun stop --here` has found nothing to stop on this machine.
+
+    Cause: The workers here have ended, they are another user's or another container's, or the job never had any here.
+    Remedy: Nothing is to be done. Where the job runs, `hvdrun ps` there lists it.
+
+    Args:
+        asked: the name, or its beginning.
+    """
+
+    exit_code: ClassVar[int] = END_UNKNOWN
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(f"nothing of {f'a job {asked}'.rstrip()} of this user runs on this machine.")
+
+
 class JobAttachedError(HvdrunError):
     """A job without `--detach` keeps neither its output nor its end.
 

@@ -96,4 +96,4 @@ def test_stop_here_returns_when_the_agent_has_ended(
 
 def test_stop_here_without_such_an_agent_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stop", "--here", "no-such-job"]) == 69
-    assert "no-such-job" in capsys.readouterr().err
+    assert capsys.readouterr().err == "hvdrun: nothing of a job no-such-job of this user runs on this machine.\n"
