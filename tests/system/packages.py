@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+IMPORTS_SECONDS = 250.0  # ends what hangs; a busy machine imports transformers for half a minute at each start
+
 
 def make_environment(folder: Path, *requirements: str) -> str:
     """The PATH whose `python` has these packages and the tests' own; the test is skipped where they cannot be had."""

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.packages import make_environment
+from tests.system.packages import IMPORTS_SECONDS, make_environment
 
 STEPS = 14
 # Each script calls `step_is_done` after each step, and prints nothing itself.
@@ -234,6 +234,7 @@ def test_the_losses_are_those_of_a_run_without_a_fault(hvdrun: Launcher, program
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(600)  # packages are installed, and each start imports them
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_framework_s_losses_are_those_of_a_run_without_a_fault(
     hvdrun: Launcher, frameworks: dict[str, str], framework: str
@@ -243,7 +244,7 @@ def test_a_framework_s_losses_are_those_of_a_run_without_a_fault(
 
 def compare_with_undisturbed(hvdrun: Launcher, program: str, environment: dict[str, str]) -> None:
     hvdrun.write("train.py", COMMON + f"STEPS = {STEPS}\n" + program)
-    undisturbed = hvdrun("-np", "2", "python", "train.py", environment=environment)
+    undisturbed = hvdrun("-np", "2", "python", "train.py", environment=environment, limit_seconds=IMPORTS_SECONDS)
     expected = dict(read_losses(undisturbed.stdout))
     assert sorted(expected) == list(range(STEPS)), undisturbed.stderr
     for path in hvdrun.directory.iterdir():
@@ -254,7 +255,8 @@ def compare_with_undisturbed(hvdrun: Launcher, program: str, environment: dict[s
 
     victims = [(random.randrange(2), random.randrange(4, 7)), (random.randrange(2), random.randrange(8, STEPS - 1))]  # noqa: S311 - no secret
     words = [f"{rank},{step}" for rank, step in victims]
-    finished = hvdrun("-np", "2", "--max-restarts", "2", "python", "train.py", *words, environment=environment)
+    killed = ("-np", "2", "--max-restarts", "2", "python", "train.py", *words)
+    finished = hvdrun(*killed, environment=environment, limit_seconds=IMPORTS_SECONDS)
     assert finished.returncode == 0, (victims, finished.stderr)
     losses = read_losses(finished.stdout)
     assert [(step, loss) for step, loss in losses if expected[step] != loss] == [], victims

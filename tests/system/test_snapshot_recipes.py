@@ -9,11 +9,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.packages import make_environment
+from tests.system.packages import IMPORTS_SECONDS, make_environment
 from tests.system.snapshot_recipes import RECIPES, STEPS, check_losses, read_begins
 from tests.system.test_restarted_programs import PACKAGES
-
-IMPORTS_SECONDS = 250.0  # ends what hangs; a busy machine imports transformers for half a minute at each start
 
 
 @pytest.fixture(scope="module")

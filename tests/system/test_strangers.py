@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.packages import make_environment
+from tests.system.packages import IMPORTS_SECONDS, make_environment
 from tests.system.tables import rest_nightly
 
 PLAIN_TORCH = """
@@ -79,10 +79,12 @@ def test_a_script_written_for_torchrun_runs_unchanged(hvdrun: Launcher) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(600)  # packages are installed, and imported
 def test_lightning_trains_on_two_hosts(hvdrun: Launcher, tmp_path: Path) -> None:
     hvdrun.write("train.py", FOR_LIGHTNING)
     environment = {"PATH": make_environment(tmp_path, "lightning>=2,<3")}
-    finished = hvdrun("-np", "2", "-H", "localhost:1,127.0.0.1:1", "python", "train.py", environment=environment)
+    command = ("-np", "2", "-H", "localhost:1,127.0.0.1:1", "python", "train.py")
+    finished = hvdrun(*command, environment=environment, limit_seconds=IMPORTS_SECONDS)
     assert finished.returncode == 0, finished.stderr
     trained = [line.partition("] ")[2] for line in finished.stdout.splitlines() if "trained" in line]
     assert sorted(trained) == ["trained 0 0 2", "trained 1 1 2"]

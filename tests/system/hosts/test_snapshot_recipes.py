@@ -3,11 +3,10 @@
 import pytest
 
 from tests.system.hosts.cluster import Cluster
-from tests.system.packages import make_environment
+from tests.system.packages import IMPORTS_SECONDS, make_environment
 from tests.system.snapshot_recipes import RECIPES, check_losses, read_begins
 from tests.system.test_restarted_programs import PACKAGES
 
-IMPORTS_SECONDS = 250.0  # ends what hangs; a busy machine imports transformers for half a minute at each start
 OPTIONS = ("--lease", "2s", "--blacklist-cooldown-range", "600", "600")
 ENDS = "os.kill(os.getpid(), signal.SIGKILL)"
 LOSES_HOST = "os.kill(os.getpid() if ROUND else os.getppid(), signal.SIGKILL); time.sleep(60)"
