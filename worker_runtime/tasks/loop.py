@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple, Self
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
-from worker_runtime.rendezvous import Bootstrap, find_unsendable, import_task_client
+from worker_runtime.rendezvous import Bootstrap, find_unsendable, import_task_client, read_is_elastic
 
 _MEMORY_BYTES = 16 * 1024 * 1024  # larger functions and results are in files
 _FAILURE = 1
@@ -79,6 +79,11 @@ class Failure:
         lines = traceback.format_exception(type(error), error, own and own.tb_next)
         return cls(name(error), _describe(error), "".join(lines), _pickle(error))
 
+    def show(self) -> None:
+        """Print it in an elastic job, which may succeed without this worker: then the program does not see it."""
+        if read_is_elastic(os.environ) and self.kind != SystemExit.__name__ and sys.stderr is not None:
+            sys.stderr.write(self.traceback or f"{self.text}\n")
+
     def write(self, file: IO[bytes]) -> None:
         """Write it as a plain tuple, which needs no class to be read."""
         cloudpickle.dump((self.kind, self.text, self.traceback, self.pickled), file)
@@ -129,7 +134,7 @@ class TaskHead(NamedTuple):
 
     paths: the program's search path.
     begins_anew: the function before has failed on some rank: leave its group first.
-    is_last: no function can follow, so that a worker whose function fails exits with 1.
+    is_last: no function can follow, so that a worker whose function fails exits with the code of a program that fails.
     leaves_group: the worker leaves the group after the function.
     modules: the program's modules, for hosts that lack them; see `add_modules`.
     """
@@ -146,6 +151,7 @@ class Answer(NamedTuple):
 
     follows_another: it failed because another worker had ended.
     is_last, leaves_group: see `TaskHead`.
+    exit_code: of the worker if the function has failed and is the last.
     """
 
     file: IO[bytes]
@@ -153,6 +159,7 @@ class Answer(NamedTuple):
     follows_another: bool = False
     is_last: bool = False
     leaves_group: bool = False
+    exit_code: int = _FAILURE
 
 
 def run_all() -> int:
@@ -171,7 +178,7 @@ def run_all() -> int:
                     with answer.file as file:
                         tasks.deliver(number, file, failed=answer.failed, follows_another=answer.follows_another)
                     if answer.failed and answer.is_last:
-                        return _FAILURE
+                        return answer.exit_code
                     if answer.failed or answer.leaves_group:
                         leave_job()  # not before: the others fail then, and the program shows the first failure
                 found = tasks.fetch(number, task)
@@ -205,8 +212,16 @@ def run(file: IO[bytes], place: Path) -> Answer:
             answer.close()
             raise
         except BaseException as error:  # noqa: BLE001 - reported to the program
-            Failure.of(error).write(answer)
-            return Answer(answer, failed=True, follows_another=follows_another(), is_last=orders.is_last)
+            failure = Failure.of(error)
+            failure.write(answer)
+            failure.show()
+            return Answer(
+                answer,
+                failed=True,
+                follows_another=follows_another(),
+                is_last=orders.is_last,
+                exit_code=find_exit_code(error),
+            )
         finally:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
@@ -217,7 +232,9 @@ def run(file: IO[bytes], place: Path) -> Answer:
         except Exception as error:  # noqa: BLE001 - the result's own code may raise any error
             answer.seek(0)
             answer.truncate()
-            explain_unsendable(result, error).write(answer)
+            failure = explain_unsendable(result, error)
+            failure.write(answer)
+            failure.show()
             return Answer(answer, failed=True, is_last=orders.is_last)
     return Answer(answer, leaves_group=orders.leaves_group)
 
@@ -225,6 +242,13 @@ def run(file: IO[bytes], place: Path) -> Answer:
 def make_file() -> IO[bytes]:
     """An empty file, which is in memory while it is small."""
     return SpooledTemporaryFile(_MEMORY_BYTES, prefix="hvdrun-")
+
+
+def find_exit_code(error: BaseException) -> int:
+    """The exit code of a program that ends with this exception; of one that would end with 0, that of a failure."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code or _FAILURE
+    return _FAILURE
 
 
 def leave_job() -> None:

@@ -52,11 +52,24 @@ def test_an_exception_is_written_with_its_traceback_from_the_function_on() -> No
     assert repr(pickle.loads(pickled)) == "KeyError('a')"  # noqa: S301 - our own
 
 
-@pytest.mark.parametrize("status", [0, 3])
-def test_an_exit_is_a_failure_and_does_not_end_its_reader(status: int) -> None:
+@pytest.mark.parametrize(("status", "code"), [(0, 1), (3, 3), ("why", 1), (None, 1)])
+def test_an_exit_is_a_failure_with_its_code_and_does_not_end_its_reader(status: object, code: int) -> None:
     value, answer = do(sys.exit, status)
-    assert answer.failed
+    assert (answer.failed, answer.exit_code) == (True, code)
     assert value[0::3] == ("SystemExit", None)
+
+
+@pytest.mark.parametrize("is_elastic", [False, True])
+def test_a_failure_that_an_elastic_job_may_survive_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_elastic: bool
+) -> None:
+    monkeypatch.setenv("HOROVOD_ELASTIC", str(int(is_elastic)))
+    for fail in (lambda: 1 / 0, threading.Lock, lambda: sys.exit(75)):
+        do(fail)
+    printed = capsys.readouterr().err
+    assert ("ZeroDivisionError: division by zero\n" in printed) is is_elastic
+    assert printed.endswith("it is a _thread.lock\n") is is_elastic
+    assert "SystemExit" not in printed
 
 
 def test_an_exception_that_cannot_be_sent_is_written_in_words() -> None:
@@ -163,12 +176,12 @@ class Client:
         self.story.append("close")
 
 
-@pytest.mark.parametrize(("is_last", "code"), [(False, 0), (True, 1)])
+@pytest.mark.parametrize(("is_last", "code"), [(False, 0), (True, 75)])
 def test_a_worker_whose_function_fails_leaves_the_group_when_that_is_known_and_fails_with_the_last_one(
     monkeypatch: pytest.MonkeyPatch, *, is_last: bool, code: int
 ) -> None:
     Client.story = []
-    tasks = [(abs, (-1,), {}), (divmod, (1, 0), {})]
+    tasks = [(abs, (-1,), {}), (sys.exit, (75,), {})]
     Client.tasks = [pickle.dumps(((), False, is_last)) + by_value.dump(task) for task in tasks]
     monkeypatch.setattr(loop.Bootstrap, "read", lambda _: SimpleNamespace(socket=NOWHERE))
     monkeypatch.setattr(loop, "import_task_client", lambda: Client)
