@@ -17,6 +17,7 @@ from hvdrun.options.request import make_job
 from hvdrun.options.table import OPTIONS
 from hvdrun.processes.accelerators import count_accelerators
 from hvdrun.spec.hosts import LOCALHOST, discover_hosts
+from hvdrun.spec.jobspec import JobSpec
 
 MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2
@@ -130,6 +131,29 @@ def _spell(option: Option, value: object) -> Iterator[str]:
         yield from map(str, one if option.words > 1 and isinstance(one, list | tuple) else (one,))
 
 
+def _refuse_useless(spec: JobSpec) -> None:
+    """Refuse what the keywords or a configuration file ask for, and a job of functions cannot be.
+
+    Raises:
+        UsageError: they ask for that.
+    """
+    if spec.limits.elasticity is not None and spec.limits.elasticity.restarts.limit:
+        raise UsageError(
+            "max_restarts starts all workers again, and a function that they run would lose its results: leave it "
+            "out, and call again what has failed."
+        )
+    for name, is_given in (
+        ("detach", spec.display.detach),
+        ("dry-run", spec.display.dry_run),
+        ("stdin", spec.workers.stdin_rank is not None),
+    ):
+        if is_given:
+            raise UsageError(
+                f"{name} in the configuration file is for a command, and not for a function: leave it out, or name "
+                "another file."
+            )
+
+
 class Request:
     """A checked request for a job.
 
@@ -148,12 +172,6 @@ class Request:
     ) -> None:
         words = make_words(given, env)
         typed, _ = parse(words)
-        if "max_restarts" in typed:
-            raise UsageError(
-                "max_restarts starts all workers again, and a function that they run would lose its results: leave it "
-                "out, and call again what has failed."
-            )
-
         command = (executable or sys.executable, "-m", MODULE)
         self.environment = {**os.environ, **(env or {})}
         try:
@@ -161,6 +179,7 @@ class Request:
         except HvdrunError as error:
             error.args = (_name_keywords(str(error), given),)
             raise
+        _refuse_useless(spec)
 
         self.size = spec.workers.size
         self.words = [*([] if "size" in typed else ["-np", str(self.size)]), *words, *command]

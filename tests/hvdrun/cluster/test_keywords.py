@@ -11,7 +11,7 @@ from hvdrun.cli.program import read_spec
 from hvdrun.cluster import keywords
 from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.cluster.keywords import Request, list_keywords, make_words
-from hvdrun.errors import HvdrunError
+from hvdrun.errors import HvdrunError, UsageError
 from hvdrun.options.table import OPTIONS
 
 COMMAND = [sys.executable, "-m", "worker_runtime.tasks"]
@@ -107,6 +107,13 @@ def test_a_configuration_file_is_a_keyword_and_may_hold_the_number_of_workers(tm
     (tmp_path / "job.yaml").write_text("np: 3\ngrace: 9s\n", encoding="utf-8")
     request = Request({"config_file": tmp_path / "job.yaml"})
     assert (request.size, request.grace_seconds) == (3, 9.0)
+
+
+@pytest.mark.parametrize("line", ["max-restarts: 2", "detach: true", "dry-run: true", "stdin: 0"])
+def test_a_configuration_file_of_a_job_that_no_function_can_be_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "job.yaml").write_text(f"np: 2\n{line}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"leave it out"):
+        Request({"config_file": tmp_path / "job.yaml"})
 
 
 @pytest.mark.parametrize(
