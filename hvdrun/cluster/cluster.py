@@ -316,9 +316,9 @@ class Cluster:
         self.close()
 
     def _open(self) -> LauncherChild:
-        """The job; a new one if there is none, or it has ended."""
-        # A worker has died since the last function.
-        if self._job is not None and self._job.has_ended():
+        """The job; a new one if there is none, it has ended, or it is that of the process that forked this one."""
+        # A worker may have died since the last function.
+        if self._job is not None and (not self._job.is_own or self._job.has_ended()):
             self._end_job()
         if self._job is None:
             self._job = self._request.start()
@@ -330,7 +330,7 @@ class Cluster:
         job, self._job = self._job, None
         if job is None:
             return
-        if is_orderly:
+        if is_orderly and job.is_own:
             job.finish()
             # a thread that a function left running in a worker does not delay this longer
             for message in job.messages(time.monotonic() + self._request.grace_seconds):

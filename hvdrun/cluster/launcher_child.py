@@ -167,6 +167,11 @@ class LauncherChild:
 
         self._connection.setblocking(False)  # noqa: FBT003 - socket's signature
 
+    @property
+    def is_own(self) -> bool:
+        """This process has started it, and is not a forked child of that one."""
+        return os.getpid() == self._owner
+
     def send(self, number: int, body: Body) -> None:
         """Run this function on all workers."""
         for stream in self._streams:
@@ -200,8 +205,7 @@ class LauncherChild:
 
     def close(self) -> None:
         """End the job, if it has not ended, and wait for its launcher; a Ctrl-C while this waits ends it faster."""
-        # This is a forked child, which does not own the job.
-        if os.getpid() != self._owner:
+        if not self.is_own:
             self._connection.close()
             return
         if not self.is_over:

@@ -154,6 +154,21 @@ def test_a_function_runs_on_new_workers_when_one_had_died_before_it_and_the_job_
         assert set(get_pids(cluster)).isdisjoint(pids)
 
 
+def test_a_forked_child_of_the_program_has_a_worker_of_its_own_and_leaves_the_other_alone(tmp_path: Path) -> None:
+    with hvdrun.Cluster(num_proc=1, no_prefork=True) as cluster:
+        pids = get_pids(cluster)
+        child = os.fork()
+        if child == 0:
+            try:
+                (tmp_path / "pids").write_text(json.dumps(get_pids(cluster)))
+                cluster.close()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert set(json.loads((tmp_path / "pids").read_text())).isdisjoint(pids)
+        assert get_pids(cluster) == pids
+
+
 def test_a_worker_that_ends_with_zero_inside_the_function_has_not_returned(cluster: hvdrun.Cluster) -> None:
     def leave(rank: str | None = None) -> None:
         if rank in {None, os.environ["HOROVOD_RANK"]}:
