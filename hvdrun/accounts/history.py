@@ -88,6 +88,8 @@ class History:
         # Equal losses are other objects here, and each list has the last losses only.
         overlap = next(size for size in range(min(len(known), len(losses)), -1, -1) if _ends_with(known, losses[:size]))
         self._known = losses[:overlap]
+        # The last one has heard hosts since it noted anything, and each lease begins again.
+        self._heard = dict.fromkeys(self._heard, now)
         # A host that was heard has its orders.
         heard = {worker for worker in self._awaited if state.last_heard.get(worker.slot.host) is not None}
         self._awaited -= heard

@@ -146,6 +146,20 @@ def test_another_server_notes_each_loss_and_each_size_once(*, is_noted: bool) ->
     assert [each.continued_at for each in history.losses] == [1.0 if is_noted else 9.0]
 
 
+def test_the_loss_of_a_host_was_detected_from_the_begin_of_another_server_on() -> None:
+    history, state = History(), membership.begin(parse_policy(ELASTIC.split()))
+    for words in ("tick 0", "hosts a:1 b:1", "join a:0", "join b:0", "report b"):
+        for each in expand(words.split(), state):
+            event = parse_event(each, find_size(state))
+            state, effects = membership.step(state, event)
+            history.note(event, state, effects, 1.0)
+    history, state = hand_over(history, state)
+    event = parse_event(["lost", "b", "gone"])
+    state, effects = membership.step(state, event)
+    history.note(event, state, effects, 11.0)
+    assert [each.detect_seconds for each in history.losses] == [2.0]
+
+
 def test_another_server_notes_a_loss_that_the_former_one_could_not() -> None:
     history, state = History(), membership.begin(parse_policy(ELASTIC.split()))
     for words in ("tick 0", "hosts a:1 b:1", "join a:0", "join b:0"):

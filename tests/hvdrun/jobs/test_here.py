@@ -91,7 +91,7 @@ def test_stop_here_returns_when_the_agent_has_ended(
 ) -> None:
     assert main(["stop", "--here", JOB]) == 0
     assert agent.wait() == 5
-    assert f"the job {JOB} has a minute to save on this machine" in capsys.readouterr().err
+    assert f"the job {JOB} gets a stop notice here: without a launcher it has a minute" in capsys.readouterr().err
 
 
 def test_stop_here_without_such_an_agent_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
