@@ -126,8 +126,9 @@ class NetworkPlan:
         """Have the rendezvous listen on loopback, or, after a former server of the job, wherever that has listened."""
         self._server = server
         if former is not None:
-            self._settled = dict(former.routes)
-            self._tunnelled = set(former.tunnelled)
+            # The former server may have lost some of its hosts since.
+            self._settled = {host: route for host, route in former.routes.items() if host in self._pool.hosts}
+            self._tunnelled = set(former.tunnelled & self._settled.keys())
             self._is_inside = former.is_inside
             for address, port in former.ports.items():
                 await self._listen(address, port)

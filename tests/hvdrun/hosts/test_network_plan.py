@@ -295,6 +295,19 @@ async def test_another_server_of_the_job_listens_where_the_former_one_did_and_ke
     assert doors.opened == [*facts.ports]
 
 
+@in_loop
+async def test_a_host_that_the_former_server_has_lost_keeps_no_other_one_from_the_next() -> None:
+    machines = {"a": Machine("192.0.2.1"), "b": Machine("192.0.2.2"), "c": Machine("192.0.2.3")}
+    async with at_site(machines) as site:
+        await site.extend(make_spec("a", "b"), "a", "b")
+        kept = site.plan.facts
+        site.pool.abandon("b")
+        site.plan = NetworkPlan(site.pool, site.said.append)
+        await site.plan.open(cast("Server", Doors()), kept)
+        answers = await site.extend(make_spec("a", "b", "c"), "c")
+        assert isinstance(answers["c"], Route)
+
+
 def test_the_facts_of_a_server_that_kept_no_tunnels_are_read() -> None:
     text = json.dumps({"routes": {"a": ["192.0.2.1", "eth0", "127.0.0.1", 7]}, "ports": {}, "is_inside": False})
     facts = NetworkFacts.decode(text.encode())
