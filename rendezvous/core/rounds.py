@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from rendezvous.core.failures import CrashLoop
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
-from rendezvous.core.losses import KEPT_LOSSES, count_slot_failure, lose_host
+from rendezvous.core.losses import KEPT_LOSSES, count_slot_failure, lose_host, renew_lease
 from rendezvous.core.messages import Effects, Level, Log, Lost
 from rendezvous.core.model import Slot, Worker, rank
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome, run_short
@@ -219,6 +219,10 @@ def launch_round(state: State, slots: Sequence[Slot], reason: str) -> tuple[Stat
         for slot, number, assignment in zip(slots, numbers, rank(slots), strict=True)
     ]
     state = begin_round(state.with_slots(records), slots)
+    for host in state.round_hosts:
+        # An agent reports from its first worker on, and that may have been withdrawn before it began.
+        if state.last_heard[host] is not None:
+            state = renew_lease(state, host)
     return state, make_launches(state, records, reason)
 
 
