@@ -18,7 +18,18 @@ from hvdrun.spec.environment import choose_environment
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command, redact_script, redact_value
 from hvdrun.version import __version__
-from rendezvous.bootstrap import ERROR_FILE, JOB, SOCKET, VERSION, Bootstrap, horovod_environment, torch_environment
+from rendezvous.bootstrap import (
+    ERROR_FILE,
+    JOB,
+    SNAPSHOT_DIR,
+    SNAPSHOT_FD,
+    SOCKET,
+    VERSION,
+    Bootstrap,
+    horovod_environment,
+    read_may_restart,
+    torch_environment,
+)
 from rendezvous.core.messages import TooFewSlotsError
 from rendezvous.core.model import LOOPBACK, Assignment, Endpoint, Restarts, Round, Slot, Worker, rank
 
@@ -153,7 +164,7 @@ def _plan_host(
         chosen = prepend_shim(chosen)
         program = find_executable(command[0], str(spec.workers.directory), chosen)
 
-    environments = {slot: _name_variables(spec, slot, numbers) for slot, numbers in assignments.items()}
+    environments = {slot: _name_variables(spec, chosen, slot, numbers) for slot, numbers in assignments.items()}
     first, *others = environments.values()
     shared = {name for name, value in first.items() if all(other[name] == value for other in others)}
     added = {os.fsdecode(name): os.fsdecode(value) for name, value in chosen.items() if base.get(name) != value}
@@ -186,8 +197,8 @@ def _explain_binding(bind_to: str) -> str:
     return {str(BindTo.NONE): "nothing", str(BindTo.NUMA): "a NUMA node each"}.get(bind_to, f"a {bind_to} each")
 
 
-def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[str, str]:
-    """The variables of one worker that its agent sets."""
+def _name_variables(spec: JobSpec, chosen: Mapping[bytes, bytes], slot: Slot, assignment: Assignment) -> dict[str, str]:
+    """The variables of one worker that its agent sets, beside the chosen ones."""
     address = LOOPBACK
     if spec.remote.hosts:
         address = LATER
@@ -199,6 +210,7 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
         address=address,
         start_timeout_seconds=spec.limits.start_timeout_seconds,
         lease_seconds=spec.limits.lease_seconds,
+        server_timeout_seconds=spec.limits.effective_server_timeout_seconds if spec.display.detach else 0.0,
     )
     environment = bootstrap.environment() | horovod_environment(assignment, slot.host, elastic=spec.continues_in_place)
 
@@ -206,7 +218,12 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
     first = Round(0, hosts.index(slot.host), len(hosts))
     environment |= torch_environment(assignment, first, Endpoint(address, 0), LATER)
     environment[VERSION] = __version__
-    return environment | dict.fromkeys((JOB, SOCKET, _MASTER_PORT, ERROR_FILE), LATER)
+    later = [JOB, SOCKET, _MASTER_PORT, ERROR_FILE]
+    if read_may_restart(environment | {os.fsdecode(name): os.fsdecode(value) for name, value in chosen.items()}):
+        later.append(SNAPSHOT_FD)
+        if len(hosts) == 1 and os.fsencode(SNAPSHOT_DIR) not in chosen:
+            later.append(SNAPSHOT_DIR)
+    return environment | dict.fromkeys(later, LATER)
 
 
 def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,7 @@ from hvdrun.errors import TooFewSlotsNowError
 from hvdrun.processes.binding import BindTo
 from hvdrun.shim.path import FOLDER
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.limits import Elasticity
+from hvdrun.spec.limits import Elasticity, Limits
 from hvdrun.spec.remote import Remote
 from rendezvous.core.model import Host, Recovery, Restarts
 from tests.hvdrun.specs import build_spec, with_fields
@@ -48,6 +48,17 @@ def test_variables_that_differ_stand_with_their_worker_and_the_others_with_the_h
     assert first.environment.keys().isdisjoint(first.workers[0].environment)
     assert "OMP_NUM_THREADS" not in second.environment
     assert (second.environment["RANK"], second.environment["GROUP_RANK"]) == ("2", "1")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_detached_job_that_restarts_has_variables_of_its_own(spec: JobSpec, size: int) -> None:
+    spec = with_fields(spec, size=size)
+    limits = Limits(server_timeout_seconds=90.0, elasticity=Elasticity(2, size, restarts=Restarts(limit=1)))
+    changed = replace(spec, limits=limits, display=replace(spec.display, detach=True))
+    usual, found = (make_plan(each, PATH).hosts[0] for each in (spec, changed))
+    names = {"HVD_SERVER_TIMEOUT", "HVD_SNAPSHOT_FD", *(["HVD_SNAPSHOT_DIR"] if size == 2 else [])}
+    assert found.environment.keys() - usual.environment.keys() == names
+    assert found.environment["HVD_SERVER_TIMEOUT"] == "90.0"
 
 
 @pytest.fixture
