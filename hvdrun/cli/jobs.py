@@ -131,7 +131,7 @@ def _stop_here(asked: str, say: Say) -> Page:
         raise UsageError(f"several jobs run on this machine ({', '.join(names)}): name one.")
     for agent in agents:
         agent.stop()
-    say(f"the job {names[0]} gets a stop notice here: without a launcher it has a minute to save, or --grace on a repeat")
+    say(f"the job {names[0]} gets a stop notice here: without a launcher it has a minute, or --grace on a repeat")
     with answer_interrupt(lambda: say(f"the job {names[0]} still ends on this machine")) as interrupt:
         while not interrupt and any(agent.lives for agent in agents):
             time.sleep(_LOOK_SECONDS)

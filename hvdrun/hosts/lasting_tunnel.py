@@ -106,7 +106,7 @@ class LastingTunnel:
 def explain_lost_tunnel(host: str, failure: LaunchError) -> str:
     """That the agent of a host cannot be reached again, in one sentence."""
     reason = str(failure).rstrip(".")
-    return f"the workers on {host} train on until --server-timeout, since hvdrun cannot log in there again: {reason}."
+    return f"hvdrun cannot reach {host} again, and workers that run there train on until --server-timeout: {reason}."
 
 
 def explain_ssh_agent(hosts: Sequence[str], whens: Sequence[str]) -> str:

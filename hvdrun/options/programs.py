@@ -191,8 +191,8 @@ STOP = Program(
         Option(
             "--here",
             "here",
-            "Stop what runs of the job on this machine, also where its launcher is gone: its workers get a stop notice, "
-            "and without a launcher a minute to save. The second time they have the time of --grace.",
+            "Stop what runs of the job on this machine, also where its launcher is gone: its workers get a stop "
+            "notice, and without a launcher a minute to save. The second time they have the time of --grace.",
         ),
         _HELP,
     ),

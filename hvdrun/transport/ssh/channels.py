@@ -289,10 +289,10 @@ class Tunnels:
             async with self._requesting, asyncio.timeout(_REQUEST_SECONDS):
                 remote = await in_thread(lambda: self._client.request_port_forward(LOOPBACK, remote, self._accept))
         except TimeoutError as error:
-            raise TunnelRefusedError(self._host, f"no answer within {_REQUEST_SECONDS:g} s") from error
+            raise TunnelRefusedError(self._host, f"no answer within {_REQUEST_SECONDS:g} s", remote) from error
         except _LOST as error:
             reason = "it denied the request" if self._client.is_active() else "the connection has ended"
-            raise TunnelRefusedError(self._host, reason) from error
+            raise TunnelRefusedError(self._host, reason, remote) from error
         self._targets[remote] = port
         return remote
 

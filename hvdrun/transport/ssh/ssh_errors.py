@@ -170,14 +170,21 @@ class TunnelRefusedError(SshError):
 
     Cause: The host cannot connect to this machine, and its ssh server forbids forwarding.
     Remedy: Set `AllowTcpForwarding yes` there, or open the firewall towards this machine.
+
+    Args:
+        host: the host.
+        reason: half a sentence.
+        former: the port that a former connection had; 0 where there was none.
     """
 
-    def __init__(self, host: str, reason: str) -> None:
-        super().__init__(
-            host,
-            f"the ssh server of the host {host!r} opens no port for the rendezvous ({reason}): set AllowTcpForwarding "
-            "to yes in its sshd_config, or let the host reach the launcher directly.",
+    def __init__(self, host: str, reason: str, former: int = 0) -> None:
+        what, remedy = (
+            "opens no port for the rendezvous",
+            "set AllowTcpForwarding to yes in its sshd_config, or let the host reach the launcher directly",
         )
+        if former:
+            what, remedy = f"opens port {former} not again", "the former connection may have the port still"
+        super().__init__(host, f"the ssh server of the host {host!r} {what} ({reason}): {remedy}.")
 
 
 class AuthenticationFailedError(SshError):

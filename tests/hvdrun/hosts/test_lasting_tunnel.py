@@ -94,8 +94,8 @@ async def test_a_port_that_is_not_given_until_the_limit_is_said() -> None:
     await happen(lambda: bool(host.said))
     await tunnel.close()
     (sentence,) = host.said
-    assert sentence.startswith("the workers on host1 train on until --server-timeout, since hvdrun cannot log in ")
-    assert sentence.endswith(" there again: the port is in use.")
+    assert sentence.startswith("hvdrun cannot reach host1 again, and workers that run there train on until ")
+    assert sentence.endswith(": the port is in use.")
 
 
 @in_loop

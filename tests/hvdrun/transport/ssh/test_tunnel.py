@@ -96,7 +96,7 @@ async def test_another_login_opens_the_tunnel_of_one_that_was_lost(
 
     async with connected(home, server, tmp_path) as former, tunnelling(former, greet) as remote:
         other = make_transport(home.target(server))
-        with pytest.raises(TunnelRefusedError):  # the former one has the port
+        with pytest.raises(TunnelRefusedError, match=f"opens port {remote} not again .*former connection may have"):
             await other.reopen_tunnel(1, remote)
         await other.kill()
         await former.kill()
