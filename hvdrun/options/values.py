@@ -9,7 +9,8 @@ from hvdrun.options.table import OPTIONS
 
 Part = TypeVar("Part")
 
-_SOURCES_OF_HOSTS = frozenset({"hosts", "hostfile", "script"})  # one on the command line replaces all of the file
+# One of these on the command line replaces all of them in the file.
+_ALTERNATIVES = (frozenset({"hosts", "hostfile", "script"}), frozenset({"verbose", "log_level"}))
 _ADDED = "forwarded"  # -x adds to the file's variables; of two values for a name the one on the command line counts
 
 
@@ -45,8 +46,8 @@ def resolve(
     if sources is None:
         sources = {}
 
-    has_hosts = not _SOURCES_OF_HOSTS.isdisjoint(typed)
-    kept = {dest: value for dest, value in filed.items() if not (has_hosts and dest in _SOURCES_OF_HOSTS)}
+    replaced = {dest for each in _ALTERNATIVES if not each.isdisjoint(typed) for dest in each}
+    kept = {dest: value for dest, value in filed.items() if dest not in replaced}
     asked = {**kept, **typed}
     if isinstance(before := filed.get(_ADDED), tuple) and isinstance(after := typed.get(_ADDED), tuple):
         asked[_ADDED] = (*before, *after)

@@ -61,3 +61,15 @@ def test_variables_add_up_and_other_lists_are_replaced() -> None:
 def test_typed_hosts_replace_every_source_of_hosts_in_the_file() -> None:
     values = resolve({"hosts": "a:2"}, {"script": "./hosts.sh", "hostfile": "hosts.txt", "size": "2"}, {}).values
     assert (values["hosts"], values["script"], values["hostfile"], values["size"]) == ("a:2", None, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "filed", "level"),
+    [({"verbose": True}, {"log_level": "error"}, "info"), ({"log_level": "error"}, {"verbose": True}, "error")],
+)
+def test_a_level_on_the_command_line_replaces_that_of_the_file(
+    typed: Mapping[str, RawValues], filed: Mapping[str, RawValues], level: str
+) -> None:
+    values = resolve(typed, filed, {}).values
+    assert (values["verbose"], values["log_level"]) == ("verbose" in typed, level)
+    assert values["typed"] == typed.keys()
