@@ -1,12 +1,18 @@
 """A state of objects that have handlers, and of plain objects: the base of each framework's state."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from worker_runtime.elastic.handlers import Registry, StateHandler
 from worker_runtime.elastic.states import BroadcastObject, ObjectState, check_names
-from worker_runtime.errors import CheckpointError
+from worker_runtime.errors import CheckpointError, WrongArgumentError
+
+_HIDDEN = (
+    "the state's {} is a {} with an object of the class {} inside, which restore() would replace by a copy; give each "
+    "such object a name of its own, as in state.register(first=...)"
+)
+_WORDS = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
 class HandledState(ObjectState):
@@ -31,17 +37,36 @@ class HandledState(ObjectState):
 
         Args:
             **kwargs: the attributes and their values; the same names in the same order on all ranks.
+
+        Raises:
+            ValueError: a list, tuple or dict has an object inside that needs a handler, as a module does.
         """
         for name, value in kwargs.items():
-            self._handlers.pop(name, None)
-            self._saved_state.pop(name, None)
-            handler = self._registry.find_handler(name, value)
-            if handler is None:
-                self._saved_state[name] = value
-            else:
-                self._handlers[name] = handler
-            object.__setattr__(self, name, value)
+            self._add(name, value)
         ObjectState.save(self)
+
+    def _add(self, name: str, value: Any) -> None:
+        """Save this object from now on, by a handler if it has one."""
+        handler = self._registry.find_handler(name, value)
+        if handler is None:
+            self.check_plain(name, value)
+        self._handlers.pop(name, None)
+        self._saved_state.pop(name, None)
+        if handler is None:
+            self._saved_state[name] = value
+        else:
+            self._handlers[name] = handler
+        object.__setattr__(self, name, value)
+
+    def check_plain(self, name: str, value: Any) -> None:
+        """Refuse a container of objects with handlers: `restore` and `sync` would put copies in their place.
+
+        Raises:
+            ValueError: it is one.
+        """
+        for container, part in list_parts(value):
+            if self._registry.find_maker(part) is not None:
+                raise WrongArgumentError(_HIDDEN.format(name, type(container).__name__, type(part).__name__))
 
     def save(self, directory: str | os.PathLike[str] | None = None) -> None:
         """Copy all objects to the host's memory, and with a directory also to a checkpoint: see `ObjectState.save`."""
@@ -108,6 +133,27 @@ class HandledState(ObjectState):
         return any(found) or super().waits_for_reset()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name != "_handlers" and name in self._handlers:
-            self._handlers[name].set_value(value)
+        own = vars(self)
+        if name in own and (name in self._handlers or name in self._saved_state):
+            find_maker = self._registry.find_maker
+            if type(value) is not type(own[name]) and find_maker(value) is not find_maker(own[name]):
+                self._add(name, value)
+                return
+            if name in self._handlers:
+                self._handlers[name].set_value(value)
         object.__setattr__(self, name, value)
+
+
+def list_parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What lists, tuples and dicts contain at any depth, each with the container in which it is."""
+    known: set[int] = set()
+    waiting = [value]
+    while waiting:
+        container = waiting.pop()
+        if id(container) in known or not isinstance(container, list | tuple | dict):
+            continue
+        known.add(id(container))
+        for part in container.values() if isinstance(container, dict) else container:
+            if type(part) not in _WORDS:
+                yield container, part
+                waiting.append(part)

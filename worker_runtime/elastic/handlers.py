@@ -170,7 +170,13 @@ class Registry:
             name: the attribute of the state.
             value: the object.
         """
-        handler = next((make(value) for kind, make in self._rows if isinstance(value, kind)), None)
-        if handler is not None:
-            handler.name = name
+        make = self.find_maker(value)
+        if make is None:
+            return None
+        handler = make(value)
+        handler.name = name
         return handler
+
+    def find_maker(self, value: object) -> Callable[[Any], StateHandler] | None:
+        """What makes the handlers of such an object; None where no class matches."""
+        return next((make for kind, make in self._rows if isinstance(value, kind)), None)

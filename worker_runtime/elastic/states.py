@@ -288,6 +288,8 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
 
     if kind in (tuple, set, frozenset):
         copied = kind(_copy(item, memo) for item in value)
+    elif isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple
+        copied = value._make(_copy(item, memo) for item in value)
     elif kind is bytearray or hasattr(value, "__array__") or hasattr(value, "asnumpy"):
         # MXNet's arrays have asnumpy.
         is_result = not getattr(value, "is_leaf", True)  # torch refuses to deepcopy results of autograd

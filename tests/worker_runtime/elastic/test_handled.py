@@ -69,6 +69,30 @@ def test_each_handler_knows_its_name_and_another_object_in_its_place() -> None:
     assert other.values == [7]
 
 
+def test_an_object_in_the_place_of_a_plain_value_is_saved_by_its_handler_from_then_on() -> None:
+    state, meter = make_state(meter=None, step=1), Meter()
+    state.step, state.meter = 2, meter
+    meter.values.append(8)
+    state.restore()
+    assert (meter.values, state.meter is meter, state.step) == ([], True, 1)
+    state.meter = 5
+    state.save()
+    state.meter = 6
+    state.restore()
+    assert state.meter == 5
+
+
+@pytest.mark.parametrize("make", [lambda it: [it], lambda it: (1, it), lambda it: {"a": [{}, it]}])
+def test_a_container_of_objects_with_handlers_is_refused_by_name(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"the state's meters is a .* with an object of the class Meter inside"):
+        make_state(meters=make(Meter()))
+    state, ring = make_state(meters=Meter()), [[1]]
+    ring.append(ring)  # type: ignore[arg-type]  # a ring is what is tried
+    with pytest.raises(ValueError, match="Meter"):
+        state.meters = make(Meter())
+    state.register(meters=ring)
+
+
 def test_one_handler_that_waits_makes_the_state_wait() -> None:
     assert not make_state(meter=Meter()).waits_for_reset()
     assert make_state(meter=Meter(), waiting=set()).waits_for_reset()

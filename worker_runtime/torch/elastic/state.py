@@ -1,11 +1,14 @@
 """The state of a PyTorch training: models, optimizers and samplers, each with a handler, and plain objects."""
 
+from typing import Any
+
 import torch
 
 from worker_runtime.api.basics import rank
 from worker_runtime.api.functions import broadcast_object
-from worker_runtime.elastic.handled import HandledState
+from worker_runtime.elastic.handled import HandledState, list_parts
 from worker_runtime.elastic.handlers import SamplerStateHandler, StateHandler
+from worker_runtime.errors import WrongArgumentError
 from worker_runtime.torch.elastic.handlers import (
     REGISTRY,
     ModelStateHandler,
@@ -24,6 +27,11 @@ __all__ = [
     "set_handler_registry",
 ]  # Horovod's names
 
+_TRAINED = (
+    "the state's {} is or has a tensor that requires gradients, and restore() would make another one; make it a "
+    "torch.nn.Parameter of a module, and give the module"
+)
+
 
 class TorchState(HandledState):
     """The state of a PyTorch training, for `elastic.run`.
@@ -36,6 +44,9 @@ class TorchState(HandledState):
         model: a module.
         optimizer: a plain or distributed optimizer.
         **kwargs: more attributes and their values.
+
+    Raises:
+        ValueError: a value is a container of modules, say, or a tensor that is trained: it needs a name, or a module.
     """
 
     def __init__(
@@ -46,3 +57,14 @@ class TorchState(HandledState):
     ) -> None:
         super().__init__(lambda value: broadcast_object(value, root_rank=0), rank, REGISTRY)
         self.register(model=model, optimizer=optimizer, **kwargs)
+
+    def check_plain(self, name: str, value: Any) -> None:
+        """See `HandledState.check_plain`; refuses tensors that are trained, too.
+
+        Raises:
+            ValueError: it is or has one.
+        """
+        super().check_plain(name, value)
+        for part in (value, *(part for _, part in list_parts(value))):
+            if isinstance(part, torch.Tensor) and part.is_leaf and part.requires_grad:
+                raise WrongArgumentError(_TRAINED.format(name))
