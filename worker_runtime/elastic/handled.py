@@ -19,7 +19,7 @@ class HandledState(ObjectState):
     """A state that saves each object by its handler. Objects without one are plain: they must be picklable.
 
     Each object becomes an attribute. If you assign another object to an attribute, the state saves that one from then
-    on.
+    on. While the function runs, it must be of the same kind: an object in the place of a plain value stays a plain one.
 
     Args:
         bcast_object: broadcasts an object from rank 0, and returns it on all ranks.
@@ -136,7 +136,8 @@ class HandledState(ObjectState):
         own = vars(self)
         if name in own and (name in self._handlers or name in self._saved_state):
             find_maker = self._registry.find_maker
-            if type(value) is not type(own[name]) and find_maker(value) is not find_maker(own[name]):
+            # While the function runs, the state has what new workers have in theirs: only the values change.
+            if self._size is None and find_maker(value) is not find_maker(own[name]):
                 self._add(name, value)
                 return
             if name in self._handlers:

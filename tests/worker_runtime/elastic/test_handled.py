@@ -80,6 +80,10 @@ def test_an_object_in_the_place_of_a_plain_value_is_saved_by_its_handler_from_th
     state.meter = 6
     state.restore()
     assert state.meter == 5
+    state._size = 1  # a function runs
+    state.meter = meter
+    state.save()
+    assert state.to_checkpoint() == {"handled": {}, "plain": {"step": 1, "meter": meter}}
 
 
 @pytest.mark.parametrize("make", [lambda it: [it], lambda it: (1, it), lambda it: {"a": [{}, it]}])
