@@ -39,17 +39,19 @@ class RecordedSampler(ElasticSampler):
         super().record_batch(batch_idx, batch_size)
 
     def begin_pass(self, epoch: int | None) -> None:
-        """Go to the epoch of the next pass. The first pass of an epoch distributes its samples among the present ranks.
+        """Go to the epoch of the next pass, and distribute its samples among the present ranks.
+
+        A second pass of an epoch begins it anew: the workers may be others than in the first.
 
         Args:
             epoch: the epoch; None for the next one, or for the present one if no pass of it has begun.
         """
         self.settle()
         if epoch is None:
-            epoch = self.epoch + self._is_begun
-        if epoch != self.epoch:
+            epoch = self.agree_on_epoch(self.epoch + self._is_begun)
+        if epoch != self.epoch or self._is_begun:
             self.set_epoch(epoch)
-        elif not self._is_begun:
+        else:
             self.reset()
         self._is_begun = True
 

@@ -127,6 +127,13 @@ class ElasticSampler:
         self._row += rows
         self.processed_num = self._count(self._write_all())
 
+    def agree_on_epoch(self, epoch: int) -> int:
+        """The latest epoch of all ranks: a new worker has gone through fewer. All ranks call it before a pass."""
+        engine = RUNTIME.engine
+        if self.shuffle and engine.is_elastic:
+            return engine.find_greatest(epoch, "epoch")
+        return epoch
+
     def end_pass(self) -> None:
         """Ask which ranks are left, where no steps tell it, as in an evaluation. All ranks call it after their pass.
 

@@ -453,11 +453,18 @@ class Engine:
         Raises:
             HorovodInternalError: a rank was lost.
         """
-        everyone = self.find_members(GLOBAL_SET, "stopping")
-        knows = self.steps.is_stopping or self.current.stops_from < math.inf
-        known = torch.tensor([knows], dtype=torch.int32, device="cpu")
-        (found,) = self.run(Allreduce([known], Combination(Reduction.MAX), everyone, self.make_name("stopping", None)))
-        return bool(found.item())
+        return bool(self.find_greatest(self.steps.is_stopping or self.current.stops_from < math.inf, "stopping"))
+
+    def find_greatest(self, number: int, kind: str) -> int:
+        """The greatest number of all ranks, by a collective of this kind.
+
+        Raises:
+            HorovodInternalError: a rank was lost.
+        """
+        everyone = self.find_members(GLOBAL_SET, kind)
+        own = torch.tensor([number], dtype=torch.int64, device="cpu")
+        (found,) = self.run(Allreduce([own], Combination(Reduction.MAX), everyone, self.make_name(kind, None)))
+        return int(found.item())
 
     def complete_step(self, among: Members) -> None:
         """Wait until all members of a set have completed their step. A single member does not wait.

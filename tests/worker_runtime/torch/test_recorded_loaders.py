@@ -60,6 +60,24 @@ def test_a_pass_follows_the_epoch_of_the_state(runtime: SimpleNamespace) -> None
         assert loader.sampler.epoch == state.epoch
 
 
+def test_a_second_pass_of_an_epoch_has_all_samples_after_a_loss(runtime: SimpleNamespace) -> None:
+    loader = make_loader(SimpleNamespace(epoch=0))
+    assert read(loader, runtime) == [[0, 2], [4, 6], [8, 10]]
+    runtime.engine.complete_step(1)
+    assert [*chain(*read(loader, runtime))] == list(range(COUNT))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_new_worker_without_passes_goes_to_the_epoch_of_the_others(runtime: SimpleNamespace, shuffle: bool) -> None:
+    runtime.engine.is_elastic = True
+    runtime.engine.find_greatest = lambda epoch, _: max(epoch, 5)  # another one has gone through five
+    loader = make_loader(shuffle=shuffle)
+    by_hand = samplers.ElasticSampler(range(COUNT), shuffle=shuffle)
+    by_hand.set_epoch(5)
+    assert [*chain(*read(loader, runtime))] == list(by_hand)
+    assert loader.sampler.epoch == (5 if shuffle else 0)
+
+
 @pytest.mark.parametrize(("used", "expected"), [(0, 0), (1, 4), (2, 8)])
 def test_a_batch_counts_from_when_the_state_is_saved_after_its_step(
     runtime: SimpleNamespace, used: int, expected: int
