@@ -246,7 +246,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "--slot-failures",
             "failures_per_slot",
             "After how many failures of its workers a slot is not used; failures after some steps of training with "
-            "hvd, or after 30 s of a script without hvd, do not count. A host with half of its slots out of use is not used either.",
+            "hvd, or after 30 s of a script without hvd, do not count. A host with half of its slots out of use is "
+            "not used either.",
             Kind(parse_integer, "N", f"a number from 1 to {MAX_WORKERS}", "10"),
             default=f"{_RECOVERY.failures_per_slot}",
         ),

@@ -5,15 +5,17 @@ import os
 import queue
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from worker_runtime.account import ACCOUNT, Part
 from worker_runtime.checkpoints import all_ranks
 from worker_runtime.elastic import exchange
 from worker_runtime.elastic.exchange import gather_objects
-from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt
+from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt, WrongArgumentError
 from worker_runtime.membership.notifications import HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.rendezvous import read_checkpoint
@@ -43,6 +45,7 @@ class State:
         self._commits = 0
         self._size: int | None = None  # the job's size when the function started; None while no function runs
         self._is_begun = False  # a function has run with this state, here or on the rank that it came from
+        self._is_checked = False  # the plain attributes could be pickled
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Register functions that are called after each change of the job, for settings that depend on size or rank.
@@ -254,12 +257,41 @@ class ObjectState(State):
             setattr(self, name, value)
 
     def sync(self) -> None:
-        """Broadcast the attributes of rank 0 to all ranks, and save them."""
+        """Broadcast the attributes of rank 0 to all ranks, and save them.
+
+        Raises:
+            ValueError: an attribute cannot be pickled; raised on all ranks, where the first call finds it.
+        """
         if self._saved_state:
-            synced = self._bcast_object({name: getattr(self, name) for name in self._saved_state})
+            own = {name: getattr(self, name) for name in self._saved_state}
+            if not self._is_checked:
+                _check_picklable(own)
+                self._is_checked = True
+            synced = self._bcast_object(own)
             for name, value in synced.items():
                 setattr(self, name, value)
             ObjectState.save(self)
+
+
+class _Nowhere:
+    """A file that forgets what is written."""
+
+    @staticmethod
+    def write(data: bytes | memoryview) -> int:
+        """Return how much was written."""
+        return len(data)
+
+
+def _check_picklable(values: Mapping[str, Any]) -> None:
+    """Refuse what cannot be pickled on each rank. Else rank 0 would fail alone, and then each next rank 0."""
+    for name, value in values.items():
+        try:
+            cloudpickle.dump(value, _Nowhere())
+        except Exception as error:  # noqa: BLE001 - the own code of the value runs here
+            raise WrongArgumentError(
+                f"the state's {name} cannot be pickled, and no other worker could get it "
+                f"({type(error).__name__}: {error}); keep it outside of the state"
+            ) from None
 
 
 def check_names(kept: Iterable[str], own: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 import traceback
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +35,10 @@ class Journal(State):
 def _forget_hosts() -> None:
     """The hosts of one test are not repeated to the states of others."""
     notification_manager.forget()
+
+
+def iter_batches() -> Iterator[int]:
+    yield from range(3)
 
 
 def make_state(**values: object) -> ObjectState:
@@ -110,6 +114,14 @@ def test_a_sync_is_not_skipped_where_ranks_may_differ() -> None:
     state = Journal(differs=True)
     run_through(train(interrupt(skips=True), "done"), lambda *_: REMOVED)(state)
     assert state.lines == ["sync", "train", "reset", "sync", "train"]
+
+
+def test_a_value_that_cannot_be_pickled_is_named_on_the_ranks_that_do_not_send_it_too() -> None:
+    sent: list[object] = []
+    state = ObjectState(sent.append, lambda: 1, epoch=0, batches=iter_batches())
+    with pytest.raises(ValueError, match=r"the state's batches cannot be pickled.*generator.*keep it outside"):
+        state.sync()
+    assert sent == []
 
 
 def test_a_failure_while_the_state_is_synchronised_is_survived() -> None:
