@@ -259,7 +259,7 @@ def _describe_start(state: State, restart: Restart, workers: int) -> str:
     else:
         left = f" ({limit - state.restarts} of {limit} restarts left)"
     if not state.number:
-        how = "the script continues from its own checkpoint"
+        how = "the script continues from its own checkpoint or snapshot"
     elif state.policy.restarts.has_checkpoint:
         how = "from the newest checkpoint, if there is one"
     else:

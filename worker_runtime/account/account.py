@@ -138,6 +138,12 @@ class Account:
         """A context in which all time is counted to one part, also that of calls that block."""
         return Cover(self, part)
 
+    def note_optimizer(self) -> None:
+        """Note that an optimizer was made distributed: what was before it, with its imports, belongs to the start."""
+        if get_ident() == self._writer and not self._has_optimizer:
+            self._change(self._cover or _PENDING)
+            self.settle_start()
+
     def begin_step(self) -> None:
         """Note that an optimizer begins its step."""
         if not self._has_optimizer and self._writer:

@@ -83,6 +83,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
         own["_process_set"] = process_set
         own["_reducers"] = {}  # by the first of the weights that are updated together
         own["_context"] = None
+        ACCOUNT.note_optimizer()
 
     def __getattribute__(self, name: str) -> Any:
         if name in _OWN_ATTRIBUTES or (name.startswith("__") and name.endswith("__")):

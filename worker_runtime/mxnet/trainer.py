@@ -137,6 +137,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         self._reducer = ArrayReducer(
             settings, process_set, num_groups, self._prefix, list_weights=self._list_weights, show=self._show_name
         )
+        ACCOUNT.note_optimizer()
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Average the gradients and update the parameters; see the class.

@@ -209,6 +209,16 @@ def _dump(others: list[Any]) -> bytes:
     return file.getvalue()
 
 
+def find_unpicklable(values: Mapping[str, Any]) -> str:
+    """The name of the first value that cannot be pickled; "the state" where it is none alone."""
+    for name, value in values.items():
+        try:
+            _dump([value])
+        except Exception:  # noqa: BLE001 - the own code of the value runs here
+            return name
+    return "the state"
+
+
 def _is_plain(value: torch.Tensor) -> bool:
     return value.layout is torch.strided and not value.is_quantized
 

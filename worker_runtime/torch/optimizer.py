@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 import torch
 from torch.nn.parameter import is_lazy
 
+from worker_runtime.account import ACCOUNT
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives.combination import Combination, choose_reduction
 from worker_runtime.coordination.ordering.requests import Reduction
@@ -124,6 +125,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
             groups = num_groups
     passes = read_passes(backward_passes_per_step)
     size = RUNTIME.engine.size
+    ACCOUNT.note_optimizer()
     if reduction is Reduction.ADASUM and size > 1 and process_set is not global_process_set:
         raise NotImplementedError("op=Adasum is supported only in the global process set; leave process_set out")
     plain = unwrap(optimizer)

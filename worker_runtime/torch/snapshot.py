@@ -20,7 +20,7 @@ from worker_runtime.elastic.handlers import Stateful
 from worker_runtime.errors import SnapshotError
 from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY, read_may_restart
 from worker_runtime.snapshots.choice import Choice, Summary, choose, find_difference
-from worker_runtime.snapshots.contents import Packer, Row, ShardedStateError, unpack
+from worker_runtime.snapshots.contents import Packer, Row, ShardedStateError, find_unpicklable, unpack
 from worker_runtime.snapshots.copies import Pace, clone, note_streams
 from worker_runtime.snapshots.free_memory import describe, find_shortage
 from worker_runtime.snapshots.known_states import KnownStates
@@ -73,8 +73,8 @@ class Snapshot:
         self._values: dict[str, Any] = {name: value for name, value in given.items() if value is not None} | values
         if bad := _RESERVED.intersection(values) or [name for name in values if name.startswith("_")]:
             raise SnapshotError(f"a Snapshot cannot have a value of the name '{min(bad)}': choose another name")
-        if every < 1:
-            raise SnapshotError(f"every is {every}: give the number of calls of save() of which one saves, 1 or more")
+        if not isinstance(every, int) or every < 1:
+            raise SnapshotError(f"every is {every!r}: give the number of calls of save() of which one saves, 1 or more")
         for name, value in self._values.items():
             _refuse_sharded(name, find_any_sharded(value))
             _refuse_hidden(name, value)
@@ -200,7 +200,8 @@ class Snapshot:
         except ShardedStateError as error:
             raise SnapshotError(_REFUSAL.format("a value", error.kind)) from None
         except Exception as error:
-            raise SnapshotError(f"the state cannot be pickled: {type(error).__name__}: {error}") from error
+            name = find_unpicklable(self._values)
+            raise SnapshotError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
 
         data_bytes = self._packer.data_bytes
         half = memory.choose(range(HALVES), self._newest)
@@ -292,8 +293,8 @@ class Snapshot:
             try:
                 _unwrap(self._values[name]).load_state_dict(state)
             except Exception as error:
-                cause = " ".join(str(error).split())[:_LONGEST_CAUSE]
-                raise SnapshotError(f"{name} cannot load its snapshot: {cause}: start a new job") from error
+                cause = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_CAUSE]
+                raise SnapshotError(f"{name} cannot load its snapshot ({cause}); start a new job") from error
 
 
 def _open_memory(owner: Snapshot, rank: int) -> SnapshotMemory | None:

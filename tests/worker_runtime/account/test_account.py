@@ -45,6 +45,17 @@ def test_each_second_of_a_training_is_in_a_part(scene: Scene) -> None:
     assert scene.find_unknown() == 0
 
 
+def test_imports_before_the_optimizer_belong_to_the_start(scene: Scene) -> None:
+    scene.clock.spend(3)  # nothing blocks
+    scene.account.note_optimizer()
+    scene.step(1)
+    scene.clock.spend(2)
+    scene.account.note_optimizer()  # another one, in the middle of the training
+    scene.step(1)
+    found = scene.read()
+    assert (found.start_seconds, found.compute_seconds) == (13, 4)
+
+
 def test_a_rank_that_was_the_last_itself_waits_for_no_other(scene: Scene) -> None:
     scene.step(1, 0.5, 0)
     scene.step(1, 0.5, -1)
