@@ -372,7 +372,9 @@ class Agent:
                     self._stack_reader.answer(question)
                 case GiveUp(worker, reason):
                     self._watch.note_stopped(self._watch.pids.get(worker, 0), reason)
-                case Begin() | Wait() | Examine():
+                case Wait():
+                    self._launcher_timeout.restart()
+                case Begin() | Examine():
                     # These belong before the start.
                     pass
 

@@ -33,6 +33,8 @@ class AgentConnection:
         show: takes the host and each message, and blocks the host while the reader of the output is behind.
         lose: takes how the agent has stopped, if that was before it was released.
         has_begun: a former launcher has sent the agent its configuration.
+
+    has_launched: the agent has got a worker to launch, and reports from then on.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class AgentConnection:
         self._lose = lose
         # None once the agent has its configuration.
         self._early: list[Launch | Terminate] | None = None if has_begun else []
+        self.has_launched = has_begun
         self._answers: asyncio.Queue[AgentMessage | str] = asyncio.Queue()
         self._opening: asyncio.Task[None] | None = None
         self._abandoning: asyncio.Task[None] | None = None
@@ -106,8 +109,9 @@ class AgentConnection:
     def begin(self, begin: Begin, *, held: bool, is_stopping: bool = False) -> None:
         """Send the configuration, and the orders that waited for it."""
         early, self._early = self._early or [], None
-        for order in (begin, *early):
-            self.send(order)
+        self.send(begin)
+        for order in early:
+            self.order(order)
         if held:
             self.send(Hold(held=True))
         if is_stopping:
@@ -116,6 +120,7 @@ class AgentConnection:
     def order(self, effect: Launch | Terminate) -> None:
         """Send an order about a worker, now or after the configuration."""
         if self._early is None:
+            self.has_launched = self.has_launched or isinstance(effect, Launch)
             self.send(effect)
         else:
             self._early.append(effect)

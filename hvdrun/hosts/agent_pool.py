@@ -202,8 +202,8 @@ class AgentPool:
         del self._leaving[connection]
 
     async def _keep_alive(self, launcher_timeout_seconds: float) -> None:
-        """Send keepalives to the agents that have no configuration yet."""
-        while waiting := [connection for connection in self._connections.values() if not connection.has_begun]:
+        """Send keepalives to the agents that do not report yet: they have had no worker."""
+        while waiting := [connection for connection in self._connections.values() if not connection.has_launched]:
             for connection in waiting:
                 if connection.is_open and not self._held:
                     connection.send(Wait(launcher_timeout_seconds))

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
 from rendezvous.server.state_machine import Term
 from rendezvous.wire import codec
-from rendezvous.wire.orders import AgentMessage, Order, Output, Release, Reserved
+from rendezvous.wire.orders import AgentMessage, Order, Output, Release, Reserved, Wait
 from tests.hvdrun.agent.jobs import JOB, LAUNCH, make_begin
 from tests.hvdrun.agent.test_main import describe, run_agent, start_agent
 from tests.rendezvous.stage import LOOPBACK, Network, open_network
@@ -143,6 +144,33 @@ async def test_an_agent_whose_host_was_lost_ends_when_it_reaches_the_launcher_ag
             agent.kill()
             agent.wait()
     assert os.listdir(tmp_path) == []  # noqa: PTH208 - no thread is needed
+
+
+@in_loop
+async def test_an_agent_without_a_worker_outlives_the_launcher_timeout_while_its_launcher_speaks(
+    tmp_path: Path,
+) -> None:
+    agent = start_agent(tmp_path)
+    try:
+        send(agent, replace(describe(tmp_path), lease_seconds=0.5, launcher_timeout_seconds=0.5))
+        ends = time.monotonic() + 1.5
+        while time.monotonic() < ends:
+            send(agent, Wait(0.5))
+            await asyncio.sleep(0.05)  # between two of them
+        assert agent.poll() is None
+        send(agent, Release())
+        assert await asyncio.to_thread(agent.wait, LIMIT_SECONDS) == 0
+    finally:
+        agent.kill()
+        agent.wait()
+        cut_off(agent)
+
+
+def send(agent: "subprocess.Popen[bytes]", order: Order) -> None:
+    """Send an order by the pipe."""
+    assert agent.stdin is not None
+    agent.stdin.write(codec.encode_order(order))
+    agent.stdin.flush()
 
 
 def test_an_agent_without_a_worker_ends_with_its_launcher(tmp_path: Path) -> None:

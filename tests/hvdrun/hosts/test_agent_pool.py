@@ -230,8 +230,10 @@ async def test_agents_that_wait_for_the_job_learn_that_their_launcher_lives() ->
             pool.add(host, agent)
             await pool.open(host)
         pool.begin("a", make_begin("a"))
-        before = len(first.orders)
-        await happen(lambda: second.orders.count(Wait(0.06)) > 3)
+        await happen(lambda: first.orders.count(Wait(0.06)) > 3)  # its worker was withdrawn
+        pool.order(LAUNCHES["a"])
+        before, known = len(first.orders), second.orders.count(Wait(0.06))
+        await happen(lambda: second.orders.count(Wait(0.06)) > known + 3)
         assert len(first.orders) == before
         pool.hold(held=True)
         assert (first.orders[-1], second.orders[-1]) == (Hold(held=True), Wait(None))
