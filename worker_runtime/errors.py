@@ -565,7 +565,7 @@ class SnapshotError(RuntimeError):
     Remedy: Call it after `init_process_group()`. With `hvd.init()`, use `hvd.elastic`.
 
     Message: the snapshot has NAMES, and this program keeps NAMES: start a new job
-    Message: NAME cannot load its snapshot: ERROR: start a new job
+    Message: NAME cannot load its snapshot (ERROR); start a new job
     Cause: The script was changed while its job ran.
     Remedy: End the job, and start it again.
 

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle  # type: ignore[import-untyped]  # it ships no types
-
 from worker_runtime.account import ACCOUNT, Part
 from worker_runtime.checkpoints import all_ranks
 from worker_runtime.elastic import exchange
 from worker_runtime.elastic.exchange import gather_objects
+from worker_runtime.engine.objects import find_fault
 from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt, WrongArgumentError
 from worker_runtime.membership.notifications import HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
@@ -273,25 +272,14 @@ class ObjectState(State):
             ObjectState.save(self)
 
 
-class _Nowhere:
-    """A file that forgets what is written."""
-
-    @staticmethod
-    def write(data: bytes | memoryview) -> int:
-        """Return how much was written."""
-        return len(data)
-
-
 def _check_picklable(values: Mapping[str, Any]) -> None:
     """Refuse what cannot be pickled on each rank. Else rank 0 would fail alone, and then each next rank 0."""
     for name, value in values.items():
-        try:
-            cloudpickle.dump(value, _Nowhere())
-        except Exception as error:  # noqa: BLE001 - the own code of the value runs here
+        if fault := find_fault(value):
             raise WrongArgumentError(
-                f"the state's {name} cannot be pickled, and no other worker could get it "
-                f"({type(error).__name__}: {error}); keep it outside of the state"
-            ) from None
+                f"the state's {name} cannot be pickled, and no other worker could get it ({fault}); keep it outside of "
+                "the state"
+            )
 
 
 def check_names(kept: Iterable[str], own: Iterable[str]) -> None:

@@ -101,6 +101,24 @@ def allgather_object(
     return [_unpack(engine, title, part, rank) for part, rank in zip(parts, among.ranks, strict=True)]
 
 
+class _Nowhere:
+    """A file that forgets what is written."""
+
+    @staticmethod
+    def write(data: bytes | memoryview) -> int:
+        """Return how much was written."""
+        return len(data)
+
+
+def find_fault(value: object) -> str:
+    """Why an object cannot be pickled; "" where it can."""
+    try:
+        cloudpickle.dump(value, _Nowhere())
+    except Exception as error:  # noqa: BLE001 - the object's own code runs here
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 class _Unpicklable(NamedTuple):
     """Sent in place of an object that cannot be pickled, because the other ranks wait for an object."""
 

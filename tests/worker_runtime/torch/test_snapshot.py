@@ -203,10 +203,7 @@ def test_tensors_of_any_form_are_kept(slot: int) -> None:
             {"model": torch.nn.Linear(2, 2)},
             "the snapshot has model, step, and this program keeps model: start a new job",
         ),
-        (
-            {"model": torch.nn.Linear(2, 3), "step": 0},
-            r"model cannot load its snapshot \(RuntimeError: .*size mismatch for weight.*\); start a new job",
-        ),
+        ({"model": torch.nn.Linear(2, 3), "step": 0}, r"model cannot load its snapshot \(.*size mismatch.*\); start"),
     ],
 )
 def test_another_set_of_names_or_shapes_is_refused(other: dict[str, Any], sentence: str) -> None:
@@ -395,10 +392,7 @@ def test_ranks_without_a_process_group_get_an_error_that_names_it(monkeypatch: p
         Snapshot(step=0).restore()
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [({"save": 1}, "the name 'save'"), ({"every": 0}, "every is 0"), ({"every": "2"}, "every is '2'")],
-)
-def test_wrong_words_are_refused(words: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(SnapshotError, match=sentence):
+@pytest.mark.parametrize("words", [{"save": 1}, {"every": 0}, {"every": "2"}])
+def test_wrong_words_are_refused(words: dict[str, Any]) -> None:
+    with pytest.raises(SnapshotError, match=r"the name 'save'|every is (0|'2'):"):
         Snapshot(**words)
