@@ -138,7 +138,7 @@ class ThreadEngine:
         """As the true one."""
         self.run(CommitRound(among))
 
-    def note_step(self, process_set: int, index: int) -> None:
+    def note_step(self, process_set: int, index: int, ranks: Sequence[int] = ()) -> None:
         """No stop notice ever comes."""
 
     def progress(self) -> None:

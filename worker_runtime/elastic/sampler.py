@@ -19,7 +19,7 @@ from typing import Any
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.plans.samples import Ledger
 
-_LEDGER = "ledger"  # a key of the state dict that Horovod's sampler does not have
+_LEDGER, _TRAINS = "ledger", "trains"  # keys of the state dict that Horovod's sampler does not have
 _LEFT = (
     "{} samples of epoch {} are not processed: they belonged to workers that were lost. "
     "To distribute them again, call state.commit() or state.check_host_updates() before sampler.set_epoch()."
@@ -76,7 +76,8 @@ class ElasticSampler:
         self.is_in_pass = False
         self._waiting: list[tuple[int, tuple[int, ...]]] = []  # rows of no completed step yet, and the members then
         self._steps = 0  # the number of completed steps when the last batch was assigned to one
-        self._is_stepping = False  # steps are completed between the batches
+        self._is_stepping = False  # steps are completed between the batches of the last distribution
+        self._trains = False  # they were between those of an earlier one: a batch counts with its step only
 
         self.reset()
 
@@ -123,6 +124,7 @@ class ElasticSampler:
         steps, participants = engine.steps.completed
         if steps != self._steps:
             self._is_stepping |= self._row > 0  # else the step may belong to something before the first batch
+            self._trains |= self._is_stepping
             self._settle(steps, participants)
         self._row += rows
         self.processed_num = self._count(self._write_all())
@@ -140,8 +142,9 @@ class ElasticSampler:
         The whole part of a rank that was lost counts as unprocessed: what it computed from its samples is lost, too.
         """
         engine = RUNTIME.engine
-        if self.may_differ and engine.is_elastic:
-            engine.agree_on_members()
+        if self.may_differ:
+            if engine.is_elastic:
+                engine.agree_on_members()
             if self._waiting:
                 self._settle(engine.steps.completed[0], engine.steps.members)
 
@@ -197,7 +200,8 @@ class ElasticSampler:
         if self._waiting and steps != self._steps:
             self._settle(steps, participants)
         ledger = self._write_known()
-        return {"epoch": self.epoch, "processed_num": self._count(ledger), _LEDGER: ledger.pack()}
+        counted = {"epoch": self.epoch, "processed_num": self._count(ledger)}
+        return {**counted, _LEDGER: ledger.pack(), _TRAINS: self._trains}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where another sampler was, with this worker's present rank.
@@ -210,6 +214,7 @@ class ElasticSampler:
             KeyError, ValueError, TypeError: `state_dict` has another form.
         """
         packed = state_dict.get(_LEDGER)
+        self._trains = state_dict.get(_TRAINS, False)
         self._go_to(
             state_dict["epoch"],
             Ledger.skip(state_dict["processed_num"]) if packed is None else Ledger.unpack(packed),
@@ -263,7 +268,7 @@ class ElasticSampler:
 
     def _write_known(self) -> Ledger:
         """The ledger of the processed samples; includes waiting batches where no steps are completed."""
-        if self._is_stepping:
+        if self._trains:
             return self._ledger
         return self._write_all()
 

@@ -438,14 +438,17 @@ class Engine:
             elif not handle.is_answered and (self.is_suspended or self.current is generation):
                 self.in_flight.changed.wait(_LOOK_SECONDS)
 
-    def note_step(self, process_set: int, index: int) -> None:
+    def note_step(self, process_set: int, index: int, ranks: Sequence[int] = ()) -> None:
         """Note that this rank has completed a step of a set.
 
         Args:
             process_set: the number of the set.
             index: the index of the step's last release, the same on all ranks. A stop notice before it counts.
+            ranks: all ranks of the set in a static job, in which none waits until the others have completed the step.
         """
         self.steps.note_step(process_set, is_stopping=index >= self.current.stops_from)
+        if ranks:
+            self.steps.note_completed_step(process_set, ranks)
 
     def ask_for_notice(self) -> bool:
         """Whether any rank has received a stop notice for the job; a collective.

@@ -70,11 +70,11 @@ class Communicator:
         if self.is_elastic:
             self.engine.complete_step(self.members)
         else:
-            self.engine.note_step(self.members.number, index)
+            self.engine.note_step(self.members.number, index, self.members.ranks)
 
 
 def complete_step_alone(engine: Engine, find_set: Callable[[], int]) -> None:
-    """Complete a step of the only surviving rank of an elastic job, which has no communicator.
+    """Complete a step of the only rank of a job, which has no communicator.
 
     The sampler needs it: the members of the last completed step decide which samples are processed.
 
@@ -82,7 +82,7 @@ def complete_step_alone(engine: Engine, find_set: Callable[[], int]) -> None:
         engine: the engine of the present generation.
         find_set: returns the number of the process set.
     """
-    if engine.is_elastic and engine.size == 1 and find_set() == GLOBAL_SET:
+    if engine.size == 1 and find_set() == GLOBAL_SET:
         engine.complete_step(engine.find_members(GLOBAL_SET, "DistributedOptimizer"))
 
 

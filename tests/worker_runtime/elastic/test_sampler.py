@@ -75,7 +75,7 @@ def test_processed_samples_are_not_dealt_out_again_after_a_change_of_size(commun
     sampler = ElasticSampler(range(10), shuffle=False)
     sampler.record_batch(0, 2)
     state = sampler.state_dict()
-    assert state == {"epoch": 0, "processed_num": 4, "ledger": ((2, ((2, ()),)),)}
+    assert state == {"epoch": 0, "processed_num": 4, "ledger": ((2, ((2, ()),)),), "trains": False}
     communicator.engine = Communicator.take(1, 3)
     sampler.reset()
     assert (sampler.remaining_indices, list(sampler)) == ([4, 5, 6, 7, 8, 9], [5, 8])
@@ -85,7 +85,7 @@ def test_processed_samples_are_not_dealt_out_again_after_a_change_of_size(commun
     assert (list(other), other.processed_num) == ([5, 8], 4)
     other.set_epoch(1)
     assert (other.processed_num, list(other)) == (0, [1, 4, 7, 0])
-    assert other.state_dict() == {"epoch": 1, "processed_num": 0, "ledger": ()}
+    assert other.state_dict() == {"epoch": 1, "processed_num": 0, "ledger": (), "trains": False}
 
 
 def test_a_state_of_horovods_means_the_first_samples(communicator: SimpleNamespace) -> None:
@@ -156,7 +156,8 @@ STORIES: dict[str, tuple[int, int, int, str, tuple[object, ...], int, list[int]]
 def test_a_batch_counts_for_the_ranks_that_committed_its_step(communicator: SimpleNamespace, name: str) -> None:
     rank, size, count, acts, ledger, processed, left = STORIES[name]
     sampler = play(communicator, rank, size, count, acts)
-    assert sampler.state_dict() == {"epoch": 0, "processed_num": processed, "ledger": ledger}
+    state = sampler.state_dict()
+    assert (state["epoch"], state["processed_num"], state["ledger"]) == (0, processed, ledger)
     sampler.reset()
     assert (sampler.remaining_indices, sampler.processed_num) == (left, processed)
 
@@ -166,6 +167,33 @@ def test_a_batch_that_waits_counts_as_processed_by_this_worker_alone(communicato
     assert (sampler.processed_num, sampler.may_differ) == (6, False)
     sampler.reset()
     assert (sampler.remaining_indices, sampler.processed_num) == ([4, 5, 6, 7], 4)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_batch_that_waits_for_its_first_step_since_a_reset_is_not_processed(
+    communicator: SimpleNamespace, is_new: bool
+) -> None:
+    sampler = play(communicator, 0, 2, 12, "b1 b1 c b1")
+    state = sampler.state_dict()
+    sampler.reset()
+    if is_new:  # another worker's
+        sampler = ElasticSampler(range(12), shuffle=False)
+        sampler.load_state_dict(state)
+    sampler.record_batch(0, 1)
+    assert sampler.state_dict() == state
+    sampler.set_epoch(1)
+    sampler.record_batch(0, 1)
+    assert sampler.state_dict()["processed_num"] == 0
+    communicator.engine.complete_step()
+    assert sampler.state_dict()["processed_num"] == 2
+
+
+def test_samples_of_a_pass_without_steps_are_processed_at_its_end(communicator: SimpleNamespace) -> None:
+    sampler = play(communicator, 0, 2, 12, "b1 b1 c b1")
+    sampler.set_epoch(1)
+    sampler.record_batch(0, 6)
+    sampler.end_pass()
+    assert sampler.state_dict()["processed_num"] == 12
 
 
 def test_ranks_may_differ_where_batches_are_recorded_and_nothing_commits(communicator: SimpleNamespace) -> None:

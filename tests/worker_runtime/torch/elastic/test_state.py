@@ -137,6 +137,28 @@ def test_an_attribute_of_the_state_can_be_replaced_by_another_object(ranks: Rank
     assert ranks.run(body, size=1) == [(True, True)]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_batches_whose_gradients_are_not_in_the_model_yet_are_not_processed(ranks: RankPool, size: int) -> None:
+    def body() -> object:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), backward_passes_per_step=2)
+        sampler = hvd.elastic.ElasticSampler(range(20))
+        state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler)
+        counts = []
+        for number in range(1, 6):
+            model(torch.ones(1, 1)).sum().backward()
+            if number % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            sampler.record_batch(0, 1)
+            state.save()
+            counts.append(state.to_checkpoint()["handled"]["sampler"]["processed_num"])
+        return counts[1:]
+
+    assert ranks.run(body, size=size) == [[2 * size, 2 * size, 4 * size, 4 * size]] * size
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_tensor_that_is_trained_is_refused_by_name(inside: bool) -> None:
     weight = torch.zeros(1, requires_grad=True)
