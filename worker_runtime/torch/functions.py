@@ -303,13 +303,28 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, groups: list[dict[str
             "build the same optimizer on all ranks before broadcast_optimizer_state()"
         )
     groups = [_place(group, own) for group, own in zip(groups, own_groups, strict=True)]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    indices = [index for group in groups for index in group["params"]]
-    for index, parameter in zip(indices, parameters, strict=True):
-        for key, value in state.get(index, {}).items():
-            if isinstance(value, torch.Tensor) and optimizer.state[parameter][key].dtype != value.dtype:
-                optimizer.state[parameter][key] = value
+    loaded = {"state": state, "param_groups": groups}
+    optimizer.load_state_dict(loaded)
+    keep_dtypes(optimizer, loaded)
+
+
+def keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> None:
+    """Give an optimizer the loaded state with its own dtypes: torch has converted it to those of the parameters.
+
+    Args:
+        optimizer: has just loaded it.
+        loaded: its state dict.
+    """
+    states = loaded.get("state", {})
+    for group, own in zip(loaded.get("param_groups", ()), optimizer.param_groups, strict=False):
+        is_on_device = own.get("capturable") or own.get("fused")
+        for index, parameter in zip(group["params"], own["params"], strict=False):
+            state = states.get(index)
+            for key, value in state.items() if isinstance(state, dict) else ():
+                converted = optimizer.state[parameter].get(key)
+                if isinstance(value, torch.Tensor) and converted is not None and converted.dtype != value.dtype:
+                    device = converted.device if value.dim() or is_on_device else value.device
+                    optimizer.state[parameter][key] = value.to(device)
 
 
 def _place(group: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

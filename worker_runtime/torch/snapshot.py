@@ -28,6 +28,7 @@ from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, Snapsh
 from worker_runtime.snapshots.process_group import find_group
 from worker_runtime.snapshots.random_states import pack_random_states, restore_packed
 from worker_runtime.snapshots.sharded import find_any_sharded
+from worker_runtime.torch.functions import keep_dtypes
 from worker_runtime.torch.hidden import list_parts
 
 _RESERVED = frozenset({"restore", "save"})
@@ -291,7 +292,10 @@ class Snapshot:
                 self._values[name] = state
                 continue
             try:
-                _unwrap(self._values[name]).load_state_dict(state)
+                owner = _unwrap(self._values[name])
+                owner.load_state_dict(state)
+                if isinstance(owner, torch.optim.Optimizer):
+                    keep_dtypes(owner, state)
             except Exception as error:
                 cause = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_CAUSE]
                 raise SnapshotError(f"{name} cannot load its snapshot ({cause}); start a new job") from error

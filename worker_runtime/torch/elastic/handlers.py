@@ -18,6 +18,7 @@ from worker_runtime.elastic.handlers import Registry, SamplerStateHandler, State
 from worker_runtime.torch.functions import (
     broadcast_model,
     broadcast_optimizer_state,
+    keep_dtypes,
     load_optimizer_state,
 )
 from worker_runtime.torch.optimizer import find_reducer
@@ -49,6 +50,12 @@ class OptimizerStateHandler(StatefulHandler):
         """Broadcast the options and the state of rank 0 without running a step, and save them."""
         broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
+
+    def restore(self) -> None:
+        """Load a copy of the saved state_dict, the state with its own dtypes."""
+        saved = self.copy(self._saved)
+        self.value.load_state_dict(saved)
+        keep_dtypes(unwrap(self.value), saved)
 
     def reset(self) -> None:
         """Clear the gradients: those of an interrupted step would be added to the next one's."""

@@ -1,7 +1,5 @@
 """The state of a training: committed, restored, synchronised."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
 
@@ -53,24 +51,6 @@ def test_commit_and_restore_bring_model_optimizer_and_values_back(ranks: RankPoo
         return describe(model, optimizer) == after, after != before, state.epoch
 
     assert ranks.run(body, size=1) == [(True, True, 2)]
-
-
-class Counts(NamedTuple):
-    """A named tuple of what can change."""
-
-    seen: list[int]
-    sums: torch.Tensor
-
-
-def test_contents_of_a_named_tuple_are_restored(ranks: RankPool) -> None:
-    def body() -> object:
-        state = hvd.elastic.TorchState(counts=Counts([1], torch.ones(1)))
-        state.counts.seen.append(2)
-        state.counts.sums.add_(1)
-        state.restore()
-        return type(state.counts).__name__, state.counts.seen, state.counts.sums.item()
-
-    assert ranks.run(body, size=1) == [("Counts", [1], 1.0)]
 
 
 def test_one_object_under_two_names_of_a_state_stays_one(ranks: RankPool) -> None:
@@ -157,14 +137,6 @@ def test_batches_whose_gradients_are_not_in_the_model_yet_are_not_processed(rank
         return counts[1:]
 
     assert ranks.run(body, size=size) == [[2 * size, 2 * size, 4 * size, 4 * size]] * size
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_tensor_that_is_trained_is_refused_by_name(inside: bool) -> None:
-    weight = torch.zeros(1, requires_grad=True)
-    with pytest.raises(ValueError, match="the state's weight is or has a tensor that requires gradients"):
-        hvd.elastic.TorchState(weight={"first": weight} if inside else weight)
-    hvd.elastic.TorchState(loss=[weight + 1])
 
 
 def test_buffers_of_a_model_are_kept_too_and_are_not_the_copy(ranks: RankPool) -> None:

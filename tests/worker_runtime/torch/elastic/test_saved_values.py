@@ -1,0 +1,54 @@
+"""What a state saves of values and optimizers, as they were; and what it refuses."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.ranks import RankPool
+
+
+class Counts(NamedTuple):
+    """A named tuple of what can change."""
+
+    seen: list[int]
+    sums: torch.Tensor
+
+
+def test_contents_of_a_named_tuple_are_restored(ranks: RankPool) -> None:
+    def body() -> object:
+        state = hvd.elastic.TorchState(counts=Counts([1], torch.ones(1)))
+        state.counts.seen.append(2)
+        state.counts.sums.add_(1)
+        state.restore()
+        return type(state.counts).__name__, state.counts.seen, state.counts.sums.item()
+
+    assert ranks.run(body, size=1) == [("Counts", [1], 1.0)]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_tensor_that_is_trained_is_refused_by_name(inside: bool) -> None:
+    weight = torch.zeros(1, requires_grad=True)
+    with pytest.raises(ValueError, match="the state's weight is or has a tensor that requires gradients"):
+        hvd.elastic.TorchState(weight={"first": weight} if inside else weight)
+    hvd.elastic.TorchState(loss=[weight + 1])
+
+
+@pytest.mark.parametrize("is_distributed", [False, True])
+def test_a_restored_optimizer_state_keeps_its_dtypes(ranks: RankPool, is_distributed: bool) -> None:
+    def body() -> object:
+        model = torch.nn.Linear(2, 1, dtype=torch.bfloat16)
+        optimizer: torch.optim.Optimizer = torch.optim.NAdam(model.parameters())
+        if is_distributed:
+            optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        model(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+        state = hvd.elastic.TorchState(model, optimizer)
+        before = optimizer.state_dict()["state"][0]["mu_product"].clone()
+        optimizer.step()
+        state.restore()
+        after = optimizer.state_dict()["state"][0]["mu_product"]
+        return after.dtype == before.dtype, torch.equal(after, before)
+
+    assert ranks.run(body, size=1) == [(True, True)]
