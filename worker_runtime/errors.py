@@ -573,6 +573,12 @@ class SnapshotError(RuntimeError):
     Cause: A script that does not call `restore()` begins anew in each round.
     Remedy: Call it on all ranks, in the first round too, where it gives False.
 
+    Message: NAME is an object with a state_dict before restore() or after it, not both: assign the object before
+        restore()
+    Cause: A scheduler, say, takes the place of None while the script trains. The next round begins with None again, and
+        would get the scheduler's state_dict in its place.
+    Remedy: Make the object before `restore()`, and use it when it is time.
+
     Message: another Snapshot of this worker has saved in this round: give all objects and values to one
     Cause: The script, or a program before it in the same worker, has trained with another Snapshot.
     Remedy: Use one Snapshot for all, or start a job for each training.

@@ -170,6 +170,7 @@ def show_snapshots() -> Iterator[str]:
     yield snapshot._REFUSAL.format("model", "DTensor")
     yield snapshot._HIDDEN.format("models", "list", "Linear")
     yield snapshot._TRAINED.format("weight")
+    yield snapshot._CHANGED.format("scheduler")
     yield snapshot._UNBEGUN
     yield snapshot._SECOND
     for place in ("the memory of this host", "memory.max of the control group"):

@@ -87,9 +87,7 @@ class HandledState(ObjectState):
         """
         check_names([*kept["handled"], *kept["plain"]], [*self._handlers, *self._saved_state])
         if others := kept["handled"].keys() ^ self._handlers.keys():
-            raise CheckpointError(
-                f"{min(others)} is an object with a state in one of them, and a plain value in the other"
-            )
+            raise CheckpointError(f"{min(others)} is an object with a state in one, and a plain value in the other")
         for name, handler in self._handlers.items():
             try:
                 value = handler.from_checkpoint(kept["handled"][name])

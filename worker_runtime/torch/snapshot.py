@@ -37,6 +37,9 @@ _REFUSAL = "{} cannot be in a Snapshot: {} lies on several ranks, and no rank ha
 _HIDDEN = "{} is a {} with an object of the class {}, which has a state_dict: give each such object a name of its own"
 _SHORTAGE = "two copies of the state need {} on each host, and {}: use a host with more memory, or no Snapshot"
 _TRAINED = "{} is or has a tensor that requires gradients, and restore() would make another one: give its module"
+_CHANGED = (
+    "{} is an object with a state_dict before restore() or after it, not both: assign the object before restore()"
+)
 _UNBEGUN = "save() comes before restore(), and would replace what is there: call restore() in each round, before save()"
 _SECOND = "another Snapshot of this worker has saved in this round: give all objects and values to one"
 _OWNERS: "list[weakref.ref[Snapshot]]" = []  # the Snapshot of this worker
@@ -119,6 +122,8 @@ class Snapshot:
         elif name in self._values:
             _refuse_sharded(name, find_any_sharded(value))
             _refuse_hidden(name, value)
+            if self._has_begun and isinstance(value, Stateful) is not isinstance(self._values[name], Stateful):
+                raise SnapshotError(_CHANGED.format(name))  # the next round has the former kind, and cannot load this
             self._values[name] = value
         else:
             raise AttributeError(f"this Snapshot has no {name!r}: give it to the constructor")

@@ -106,7 +106,7 @@ def test_a_checkpoint_of_other_names_is_refused_and_an_error_names_the_object() 
     kept = make_state(meter=Meter(), step=1).to_checkpoint()
     with pytest.raises(CheckpointError, match="it has meter, step, and the state has meter"):
         make_state(meter=Meter()).from_checkpoint(kept)
-    with pytest.raises(CheckpointError, match="meter is an object with a state in one of them, and a plain value"):
+    with pytest.raises(CheckpointError, match="meter is an object with a state in one, and a plain value"):
         make_state(meter=None, step=1).from_checkpoint(kept)
     with pytest.raises(CheckpointError, match="meter: 'values'"):
         make_state(meter=Meter(), step=1).from_checkpoint({"handled": {"meter": {}}, "plain": {"step": 1}})

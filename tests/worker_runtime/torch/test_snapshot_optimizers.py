@@ -1,11 +1,13 @@
-"""`Snapshot` and optimizers whose state has other dtypes than their parameters."""
+"""`Snapshot` and objects of optimizers: states of other dtypes than the parameters, schedulers that come later."""
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
+from worker_runtime.errors import SnapshotError
 from worker_runtime.torch import Snapshot
 
 
@@ -37,3 +39,15 @@ def test_an_optimizer_state_keeps_its_dtypes(monkeypatch: pytest.MonkeyPatch) ->
     assert Snapshot(other, continued).restore()
     before, after = (each.state_dict()["state"][0]["mu_product"] for each in (optimizer, continued))
     assert (after.dtype, after.item()) == (torch.float32, before.item())
+
+
+def test_an_object_in_the_place_of_a_value_is_refused_after_restore() -> None:
+    model, optimizer = make_training()
+    kept: Any = Snapshot(model, optimizer, scheduler=None, meter=None)
+    kept.scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    kept.restore()
+    kept.scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    kept.meter = 1.5
+    for name, value in (("scheduler", None), ("meter", model)):
+        with pytest.raises(SnapshotError, match=rf"{name} is an object with a state_dict before .* not both"):
+            setattr(kept, name, value)
