@@ -159,7 +159,10 @@ class ElasticSampler:
         engine = RUNTIME.engine
         self._steps, self._members = engine.steps.completed[0], self._find_members()
         self.num_replicas = len(self._members)
-        self.rank = self._members.index(engine.steps.original_rank)
+        if RUNTIME.is_late:
+            self.rank = RUNTIME.assignment.rank
+        else:
+            self.rank = self._members.index(engine.steps.original_rank)
 
         indices = list(range(len(self.dataset)))
         if self.shuffle:
@@ -248,7 +251,13 @@ class ElasticSampler:
         self.reset()
 
     def _find_members(self) -> tuple[int, ...]:
-        """The original ranks to distribute samples to: the members that all ranks know, or a single rank."""
+        """The original ranks to distribute samples to: the members that all ranks know, or a single rank.
+
+        A worker that has not joined the others yet counts those with which it was started. So a schedule by the length
+        of its loader is that of the others.
+        """
+        if RUNTIME.is_late:
+            return tuple(range(RUNTIME.assignment.size))
         steps = RUNTIME.engine.steps
         if len(steps.original_ranks) == 1:
             return steps.original_ranks

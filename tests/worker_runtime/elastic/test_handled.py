@@ -126,7 +126,7 @@ def test_arrays_are_copied_over_their_earlier_copies() -> None:
 
 
 def test_a_pass_records_its_batches_and_ends_with_what_lost_workers_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = SimpleNamespace(engine=Communicator.take(0, 2))
+    runtime = SimpleNamespace(engine=Communicator.take(0, 2), is_late=False)
     monkeypatch.setattr(samplers, "RUNTIME", runtime)
     sampler, seen = RecordedSampler(range(6), shuffle=False), []
     for sample in go_through(sampler, lambda: sampler, 1, None):

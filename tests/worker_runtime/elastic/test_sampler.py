@@ -23,7 +23,7 @@ EVENTS = (
 @pytest.fixture
 def communicator(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """The runtime as a sampler sees it; a test sets its `engine`."""
-    runtime = SimpleNamespace(engine=Communicator.take(0, 1))
+    runtime = SimpleNamespace(engine=Communicator.take(0, 1), is_late=False)
     monkeypatch.setattr(samplers, "RUNTIME", runtime)
     return runtime
 
@@ -169,6 +169,17 @@ def test_a_batch_that_waits_counts_as_processed_by_this_worker_alone(communicato
     assert (sampler.remaining_indices, sampler.processed_num) == ([4, 5, 6, 7], 4)
 
 
+def test_a_worker_that_has_not_joined_yet_deals_as_the_workers_it_was_started_with(
+    communicator: SimpleNamespace,
+) -> None:
+    communicator.is_late, communicator.assignment = True, SimpleNamespace(rank=2, size=3)
+    sampler = ElasticSampler(range(7), shuffle=False)
+    assert (len(sampler), list(sampler), sampler.num_replicas, sampler.rank) == (3, [2, 5, 1], 3, 2)
+    communicator.is_late, communicator.engine = False, Communicator.take(1, 2)
+    sampler.reset()
+    assert (list(sampler), sampler.num_replicas, sampler.rank) == ([1, 3, 5, 0], 2, 1)
+
+
 @pytest.mark.parametrize("is_new", [False, True])
 def test_a_batch_that_waits_for_its_first_step_since_a_reset_is_not_processed(
     communicator: SimpleNamespace, is_new: bool
@@ -281,7 +292,7 @@ def test_each_sample_counts_once_per_epoch_over_losses_growth_and_restores() -> 
     counts = Counter[str]()
     with pytest.MonkeyPatch.context() as patch:
         for seed in range(300):
-            runtime = SimpleNamespace(engine=None)
+            runtime = SimpleNamespace(engine=None, is_late=False)
             patch.setattr(samplers, "RUNTIME", runtime)
             job = Job(random.Random(seed), runtime)  # noqa: S311 - a history
             try:

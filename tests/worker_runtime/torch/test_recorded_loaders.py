@@ -22,7 +22,7 @@ COUNT = 12
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Of rank 0 of 2."""
-    runtime = SimpleNamespace(engine=Communicator.take(0, 2))
+    runtime = SimpleNamespace(engine=Communicator.take(0, 2), is_late=False)
     monkeypatch.setattr(samplers, "RUNTIME", runtime)
     return runtime
 

@@ -24,7 +24,7 @@ DATA = list(range(COUNT))
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Of rank 0 of 2."""
-    runtime = SimpleNamespace(engine=Communicator.take(0, 2))
+    runtime = SimpleNamespace(engine=Communicator.take(0, 2), is_late=False)
     monkeypatch.setattr(samplers, "RUNTIME", runtime)
     return runtime
 
