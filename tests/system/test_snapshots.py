@@ -67,9 +67,9 @@ dist.destroy_process_group()
 LONGEST_SECONDS = 0.02  # from the begin of a step to the kill: some steps
 
 
-def play(hvdrun: Launcher, faults: object, options: object, *words: str) -> Finished:
-    """A job of two workers that loses these."""
-    finished = hvdrun("-np", "2", *words, "python", "train.py", json.dumps(faults), json.dumps(options))
+def play(hvdrun: Launcher, faults: object, options: object, *words: str, size: int = 2) -> Finished:
+    """A job of so many workers that loses these."""
+    finished = hvdrun("-np", str(size), *words, "python", "train.py", json.dumps(faults), json.dumps(options))
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished
 
@@ -122,6 +122,22 @@ def test_a_training_that_loses_workers_at_random_moments_ends_with_the_bits_of_a
     assert read_ends(finished) == UNDISTURBED[known], finished.stdout + finished.stderr
     if not options:
         check_steps(finished)
+
+
+@pytest.mark.nightly
+def test_three_workers_end_with_the_same_bits_where_ddp_keeps_its_buckets(hvdrun: Launcher) -> None:
+    """Else the first step of a round adds in another order; with two workers that is the same sum."""
+    program = TRAIN
+    for plain, other in (
+        ("torch.nn.Linear(300, 2)", "torch.nn.Linear(300, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2)"),
+        ("fill_(0.1)", "uniform_(-0.1, 0.1)"),
+        ("DistributedDataParallel(model)", "DistributedDataParallel(model, find_unused_parameters=True)"),
+    ):
+        program = program.replace(plain, other)
+    hvdrun.write("train.py", program)
+    undisturbed = read_ends(play(hvdrun, [], {}, size=3))
+    assert len(undisturbed) == 3
+    assert read_ends(play(hvdrun, [(STEPS // 2, {"1": 0.0})], {}, "--max-restarts", "1", size=3)) == undisturbed
 
 
 @pytest.mark.nightly
