@@ -8,7 +8,7 @@ import mxnet as mx
 from worker_runtime.api.basics import rank
 from worker_runtime.api.functions import broadcast_object
 from worker_runtime.elastic import sampler
-from worker_runtime.elastic.handled import HandledState
+from worker_runtime.elastic.handled import HandledState, list_parts
 from worker_runtime.elastic.handlers import Registry, SamplerStateHandler, Stateful, StatefulHandler
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.mxnet.elastic.handlers import NetHandler, OptimizerHandler
@@ -37,6 +37,12 @@ REGISTRY = Registry(
 )
 
 
+_TRAINED = (
+    "the state's {} is or has an array with a gradient, which restore() could not bring back in place; make it a "
+    "gluon.Parameter of a block, and give the block"
+)
+
+
 class MXNetState(HandledState):
     """A state whose attributes may be MXNet's objects.
 
@@ -47,6 +53,17 @@ class MXNetState(HandledState):
     def __init__(self, **values: object) -> None:
         super().__init__(lambda value: broadcast_object(value, root_rank=0), rank, REGISTRY)
         self.register(**values)
+
+    def check_plain(self, name: str, value: Any) -> None:
+        """See `HandledState.check_plain`; refuses arrays that are trained, too.
+
+        Raises:
+            ValueError: it is or has one.
+        """
+        super().check_plain(name, value)
+        for part in (value, *(part for _, part in list_parts(value))):
+            if isinstance(part, mx.gluon.Parameter) or (isinstance(part, mx.nd.NDArray) and part.grad is not None):
+                raise WrongArgumentError(_TRAINED.format(name))
 
 
 class GluonState(MXNetState):

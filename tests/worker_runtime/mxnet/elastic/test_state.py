@@ -225,6 +225,19 @@ def test_arrays_among_the_plain_values_are_copied(ranks: RankPool) -> None:
     ranks.run(body, size=1)
 
 
+def test_arrays_that_are_trained_and_containers_of_blocks_are_refused_by_name(ranks: RankPool) -> None:
+    def body() -> None:
+        array, parameter = mx.nd.ones(1), mx.gluon.Parameter("p", shape=(1,))
+        array.attach_grad()
+        for value in (array, [array], parameter, {"a": parameter}):
+            with pytest.raises(ValueError, match="the state's weight is or has an array with a gradient"):
+                hvd.elastic.GluonState(weight=value)
+        with pytest.raises(ValueError, match="the state's nets is a list with an object of the class Dense inside"):
+            hvd.elastic.GluonState(nets=[mx.gluon.nn.Dense(1, prefix="only_")])
+
+    ranks.run(body, size=1)
+
+
 def test_an_operation_that_fails_before_a_restore_does_not_outlive_it(ranks: RankPool) -> None:
     def body() -> None:
         net, trainer = make_training(0)
