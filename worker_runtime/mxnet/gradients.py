@@ -20,6 +20,7 @@ import torch
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.ordering.requests import Reduction
+from worker_runtime.engine.engine import Engine
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import (
     DTYPES,
@@ -111,7 +112,7 @@ class ArrayReducer:
         self._stand_ins: dict[str, _StandIn] = {}
         self._named: list[tuple[str, torch.Tensor]] = []
         self._groups: dict[torch.Tensor, int] = {}
-        self._resumed: PlanInputs | None = None
+        self._resumed: tuple[Engine, PlanInputs] | None = None
         self._process_set = process_set
         finite = make_finite_check(os.environ, show=show)
         self._must_look = finite is not None
@@ -183,18 +184,22 @@ class ArrayReducer:
     @property
     def plan_inputs(self) -> PlanInputs:
         """See `GradientReducer.plan_inputs`."""
-        if self._resumed is None:
-            return self._reducer.plan_inputs
-        return self._resumed
+        return self._find_resumed() or self._reducer.plan_inputs
 
     def resume(self, inputs: PlanInputs) -> None:
         """See `GradientReducer.resume`; in the next step, which is the first one to know the gradients."""
-        self._resumed = inputs
+        self._resumed = RUNTIME.engine, inputs
+
+    def _find_resumed(self) -> PlanInputs | None:
+        """The inputs of another job, until the next step. None with new workers, who do not know them."""
+        if self._resumed is None or self._resumed[0] is not RUNTIME.engine:
+            return None
+        return self._resumed[1]
 
     @torch.no_grad()
     def _reduce(self, stand_ins: Sequence[_StandIn]) -> None:
-        if self._resumed is not None:
-            inputs, self._resumed = self._resumed, None
+        inputs, self._resumed = self._find_resumed(), None
+        if inputs is not None:
             self._reducer.resume(inputs)
 
         entries: dict[torch.Tensor, Entry] = {entry.parameter: entry for entry in self._reducer.entries}

@@ -203,6 +203,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
 
     def _allreduce_grads(self) -> None:
         """Average the gradients. Subclasses written for Horovod override this method."""
+        self._agreed = []  # also that of a step without an update
         parameters = [(index, self._params[index]) for index in self._forward_order]
         trained = [(index, parameter) for index, parameter in parameters if parameter.grad_req != "null"]
 

@@ -148,6 +148,23 @@ def test_a_rank_without_others_averages_alone(ranks: RankPool) -> None:
     assert ranks.run(lambda: is_alone(hvd.global_process_set), size=1) == [True]
 
 
+def test_a_plan_of_an_earlier_job_ends_with_the_generation_that_has_loaded_it(ranks: RankPool) -> None:
+    """A worker that comes before the first step does not know it."""
+
+    def body() -> list[float]:
+        reducer = ArrayReducer(make_settings(1.0), hvd.global_process_set)
+        if hvd.rank() == 0:
+            reducer.resume((5, (0, 1)))
+        hvd.shutdown()
+        hvd.init()
+        arrays = [mx.nd.array([value + hvd.rank()]) for value in (10, 20)]
+        with reducer.preparing():
+            reducer.reduce([Gradient(name, array) for name, array in zip("ab", arrays, strict=True)])
+        return [array.asscalar() for array in arrays]
+
+    assert ranks.run(body, size=2) == [[10.5, 20.5]] * 2
+
+
 @in_both_ways
 @pytest.mark.parametrize("checks_nan", [False, True])
 def test_the_steps_of_the_only_rank_left_are_committed(

@@ -245,6 +245,18 @@ def test_an_unused_parameter_counts_as_zeros_also_with_a_gradient_from_before(ra
     assert ranks.run(body) == [[[-3.0, -3.0], [-5.0, -7.0], [-9.0, -7.0]]] * 2
 
 
+def test_a_step_without_an_update_does_not_decide_what_the_next_one_updates(ranks: RankPool) -> None:
+    def body() -> object:
+        params = make_parameters((1,), (1,))
+        trainer = make_sgd(params)
+        trainer._agreed = [(params["p0"], True), (params["p1"], False)]  # with other ranks, which are lost since then
+        differentiate(params, 4, ["p1"])
+        trainer.step(1, ignore_stale_grad=True)
+        return [params[name].data().asscalar() for name in ("p0", "p1")]
+
+    assert ranks.run(body, size=1) == [[1.0, -3.0]]
+
+
 @in_one_step_or_two
 def test_gradients_that_no_backward_has_made_are_averaged_and_left_to_the_program(
     ranks: RankPool, *, is_split: bool
