@@ -85,7 +85,11 @@ class Ranks:
         for connection in self._connections[:size]:
             connection.send_bytes(command)
         deadline = time.monotonic() + limit_seconds
-        outcomes = [self._receive(rank, deadline) for rank in range(size)]
+        try:
+            outcomes = [self._receive(rank, deadline) for rank in range(size)]
+        except BaseException:  # as the time limit of the test: the next one must not get these answers
+            self.kill()
+            raise
         failures = [f"rank {rank}: {text}" for rank, (succeeded, text) in enumerate(outcomes) if not succeeded]
         if failures:
             self.kill()

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import pytest
 import torch
 
 import worker_runtime.torch as hvd
@@ -38,6 +39,17 @@ def test_a_rank_that_blocks_ends_with_the_tests() -> None:
         assert rank.exists()
         tests.kill()
     wait_until(lambda: not rank.exists(), "the end of the rank")
+
+
+def test_ranks_whose_answers_are_unread_are_not_used_again() -> None:
+    """The next test would get the answers of one that its time limit has ended."""
+    pool = RankPool(count=1)
+    try:
+        with mock.patch.object(Ranks, "_receive", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            pool.run(lambda: "first", size=1)
+        assert pool.run(lambda: "second", size=1) == ["second"]
+    finally:
+        pool.close()
 
 
 def test_ranks_train_on_the_cpu_beside_a_gpu_without_a_warning(ranks: RankPool) -> None:
