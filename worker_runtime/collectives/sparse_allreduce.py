@@ -1,6 +1,7 @@
 """Sparse allreduce: sums sparse tensors over the ranks of a set, by gathering their elements."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Self
 
 import torch
@@ -64,6 +65,10 @@ class SparseAllreduce(Operation[torch.Tensor]):
         """See `Operation`."""
         del ranks
         return type(self)(self._tensor, self._reduction, among, self.request.name)
+
+    def follow_caller(self) -> AbstractContextManager[object]:
+        """See `Operation`."""
+        return self._elements.follow_caller()
 
     def start(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         """Gather indices and values."""

@@ -10,6 +10,7 @@ so with several streams repeated operations would hold several times their memor
 import operator
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from types import TracebackType
 from typing import Any
@@ -259,11 +260,13 @@ class TensorOperation(Operation[ResultT_co]):
         self.among = among
         return device
 
+    def follow_caller(self) -> AbstractContextManager[object]:
+        """The side stream, which waits for the caller's; see `Operation`."""
+        return self._side_stream or nullcontext()
+
     def start(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         """Start to communicate; see `Operation`."""
-        if self._side_stream is None:
-            return self._communicate(group, release)
-        with self._side_stream:
+        with self.follow_caller():
             return self._communicate(group, release)
 
     def finish(self, release: Release, payload: memoryview) -> ResultT_co:

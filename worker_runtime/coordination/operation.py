@@ -6,6 +6,7 @@ A handle has one state; its class lists the transitions. It does nothing by itse
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar
@@ -109,6 +110,10 @@ class Operation(ABC, Generic[ResultT_co]):
             ranks: the new rank of each surviving rank.
         """
         raise NotImplementedError
+
+    def follow_caller(self) -> AbstractContextManager[object]:
+        """A context whose current CUDA stream waits for what the caller had enqueued; `renew` runs in it."""
+        return nullcontext()
 
     @abstractmethod
     def start(self, group: TorchGroup, release: Release) -> Sequence[Work]:

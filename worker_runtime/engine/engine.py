@@ -554,7 +554,8 @@ class Engine:
             raise StepRevokedError
         among = self.current.sets.find(operation.among.number, operation.title)
         try:
-            return operation.renew(among, self.moved)
+            with operation.follow_caller():
+                return operation.renew(among, self.moved)
         except (NotImplementedError, KeyError, ValueError):
             cause = "some of its ranks are lost"
             raise OperationFailedError(operation.title, self.rank, cause) from None

@@ -4,6 +4,7 @@ import pickle
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -436,6 +437,39 @@ def test_a_step_is_revoked_also_where_no_rank_was_lost(scene: Scene, *, is_resum
         with pytest.raises(StepRevokedError):
             scene.engine.submit(operation)
     assert scene.engine.submit(other).operation is other
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_an_operation_is_renewed_in_the_stream_that_follows_its_caller(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, *, is_sparse: bool
+) -> None:
+    """The recovery's thread renews it, and the inputs may still be written in the caller's stream."""
+    notes: list[str] = []
+
+    @contextmanager
+    def stream() -> Iterator[None]:
+        notes.append("entered")
+        yield
+        notes.append("left")
+
+    kind = Allgather if is_sparse else Allreduce
+    check = kind.__init__
+
+    def note_creation(self: Any, *arguments: Any, **more: Any) -> None:
+        notes.append("created")
+        check(self, *arguments, **more)
+
+    operation: Operation[Any] = scene.sum("x", 1.0)
+    parts = operation
+    if is_sparse:
+        operation = SparseAllreduce(torch.eye(2).to_sparse(), Reduction.SUM, scene.all_ranks, "sparse_allreduce.x")
+        parts = operation._elements
+    scene.ask(operation)
+    parts._side_stream = stream()
+    monkeypatch.setattr(kind, "__init__", note_creation)
+    scene.interrupt()
+    scene.resume()
+    assert notes == ["entered", "created", "left"]
 
 
 def test_a_renewed_operation_keeps_its_note(scene: Scene) -> None:
