@@ -1,10 +1,11 @@
 """A state of objects that have handlers, and of plain objects: the base of each framework's state."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from worker_runtime.elastic.handlers import Registry, StateHandler
+from worker_runtime.elastic.parts import list_parts
 from worker_runtime.elastic.states import BroadcastObject, ObjectState, check_names
 from worker_runtime.errors import CheckpointError, WrongArgumentError
 
@@ -12,7 +13,6 @@ _HIDDEN = (
     "the state's {} is a {} with an object of the class {} inside, which restore() would replace by a copy; give each "
     "such object a name of its own, as in state.register(first=...)"
 )
-_WORDS = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
 class HandledState(ObjectState):
@@ -145,18 +145,3 @@ class HandledState(ObjectState):
             if name in self._handlers:
                 self._handlers[name].set_value(value)
         object.__setattr__(self, name, value)
-
-
-def list_parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What lists, tuples and dicts contain at any depth, each with the container in which it is."""
-    known: set[int] = set()
-    waiting = [value]
-    while waiting:
-        container = waiting.pop()
-        if id(container) in known or not isinstance(container, list | tuple | dict):
-            continue
-        known.add(id(container))
-        for part in container.values() if isinstance(container, dict) else container:
-            if type(part) not in _WORDS:
-                yield container, part
-                waiting.append(part)

@@ -17,6 +17,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_runtime.elastic.handlers import Stateful
+from worker_runtime.elastic.parts import list_parts
 from worker_runtime.errors import SnapshotError
 from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY, read_may_restart
 from worker_runtime.snapshots.choice import Choice, Summary, choose, find_difference
@@ -29,7 +30,6 @@ from worker_runtime.snapshots.process_group import find_group
 from worker_runtime.snapshots.random_states import pack_random_states, restore_packed
 from worker_runtime.snapshots.sharded import find_any_sharded
 from worker_runtime.torch.functions import keep_dtypes
-from worker_runtime.torch.hidden import list_parts
 
 _RESERVED = frozenset({"restore", "save"})
 _LONGEST_CAUSE = 400  # characters of an error's text
@@ -369,7 +369,7 @@ def _refuse_hidden(name: str, value: Any) -> None:
     """Refuse a container of modules, say: `restore()` would make others, and not load the state into these."""
     if isinstance(value, Stateful):
         return
-    for parent, part in list_parts(value):
+    for parent, part in list_parts(value, opens_objects=True):
         if isinstance(part, Stateful):
             raise SnapshotError(_HIDDEN.format(name, type(parent).__name__, type(part).__name__))
         if isinstance(part, torch.Tensor) and part.is_leaf and part.requires_grad:

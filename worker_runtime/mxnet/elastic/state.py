@@ -8,8 +8,9 @@ import mxnet as mx
 from worker_runtime.api.basics import rank
 from worker_runtime.api.functions import broadcast_object
 from worker_runtime.elastic import sampler
-from worker_runtime.elastic.handled import HandledState, list_parts
+from worker_runtime.elastic.handled import HandledState
 from worker_runtime.elastic.handlers import Registry, SamplerStateHandler, Stateful, StatefulHandler
+from worker_runtime.elastic.parts import list_parts
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.mxnet.elastic.handlers import NetHandler, OptimizerHandler
 from worker_runtime.mxnet.elastic.modules import ModuleHandler
@@ -61,7 +62,7 @@ class MXNetState(HandledState):
             ValueError: it is or has one.
         """
         super().check_plain(name, value)
-        for part in (value, *(part for _, part in list_parts(value))):
+        for _, part in list_parts(value):
             if isinstance(part, mx.gluon.Parameter) or (isinstance(part, mx.nd.NDArray) and part.grad is not None):
                 raise WrongArgumentError(_TRAINED.format(name))
 

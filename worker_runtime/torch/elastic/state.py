@@ -6,8 +6,9 @@ import torch
 
 from worker_runtime.api.basics import rank
 from worker_runtime.api.functions import broadcast_object
-from worker_runtime.elastic.handled import HandledState, list_parts
+from worker_runtime.elastic.handled import HandledState
 from worker_runtime.elastic.handlers import SamplerStateHandler, StateHandler
+from worker_runtime.elastic.parts import list_parts
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.torch.elastic.handlers import (
     REGISTRY,
@@ -65,6 +66,6 @@ class TorchState(HandledState):
             ValueError: it is or has one.
         """
         super().check_plain(name, value)
-        for part in (value, *(part for _, part in list_parts(value))):
+        for _, part in list_parts(value):
             if isinstance(part, torch.Tensor) and part.is_leaf and part.requires_grad:
                 raise WrongArgumentError(_TRAINED.format(name))
