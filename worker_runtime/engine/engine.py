@@ -36,13 +36,14 @@ from worker_runtime.coordination.messages import (
 )
 from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Reduction, Release
-from worker_runtime.coordination.wire import Farewell, Frame, RankSpan
+from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
 from worker_runtime.engine.in_flight import InFlight, Steps
 from worker_runtime.engine.losses import Fail, LossPolicy, Retry
-from worker_runtime.engine.operation_recorder import OperationRecorder, WaitReceiver, WaitSender
+from worker_runtime.engine.operation_recorder import OperationRecorder, WaitSender
 from worker_runtime.engine.process_sets import Names, ProcessSets
+from worker_runtime.engine.recording import OpenRecorder, Recording
 from worker_runtime.errors import (
     DeadlockError,
     DuplicateNameError,
@@ -60,8 +61,6 @@ from worker_runtime.groups.torch_groups import FailedWork, Work, await_works, de
 from worker_runtime.rendezvous import DEFAULT_LEASE_SECONDS, limit_silence
 
 ResultT = TypeVar("ResultT")
-
-OpenRecorder = Callable[[], OperationRecorder | None]  # creates it, for rank 0; None if it cannot be written
 
 # Creates the error of an operation that will run in no generation, from its title.
 MakeError = Callable[[str], Exception]
@@ -107,6 +106,7 @@ class Engine:
     askers: the identifiers of the program's threads that have submitted operations.
     calls: the submissions of the present thread.
     steps: the steps that the ranks have completed.
+    recording: records a timeline.
     is_elastic: operations run again after a loss, and gradients are kept until their step is complete.
 
     For `Succession`, which changes them under the lock of `in_flight`:
@@ -154,9 +154,7 @@ class Engine:
         self.rank, self.size, self.generation = self.current.rank, self.current.size, self.current.number
         self.steps = Steps(self.rank, self.size)
         self.in_flight = InFlight(self.steps, self.retry)
-        self._open_recorder: OpenRecorder | None = None  # while a timeline is to be recorded
-        self._waits: OperationRecorder | WaitSender | None = None
-        self._receiver: WaitReceiver | None = None  # while this rank records
+        self.recording = Recording(self.in_flight, lambda: None if self.is_closed else self.current.driver)
         if group is not None and link is not None:
             self.connect_current(group, link)
 
@@ -188,63 +186,11 @@ class Engine:
         """Give the present generation its connections, so that operations can run."""
         generation = self.current
         generation.connect(group, link, partial(self._carry_out, generation), self.askers, self._silence_seconds)
-        if self._open_recorder is not None:
-            self._record()
+        self.recording.continue_in(generation)
 
     def record(self, open_recorder: OpenRecorder | None) -> None:
         """Record a timeline from now on, in each generation in which this worker is rank 0; None: no longer."""
-        if open_recorder is None:
-            self._end_receiver(awaits_last=True)
-        self._open_recorder = open_recorder
-        self._record()
-
-    def _record(self) -> None:
-        open_recorder, in_flight = self._open_recorder, self.in_flight
-        if open_recorder is None or self.rank != 0:
-            in_flight.recorder = None
-        elif in_flight.recorder is None:
-            in_flight.recorder = open_recorder()
-        self._record_waits()
-        if in_flight.recorder is not None:
-            in_flight.recorder.note(f"generation {self.generation}: {self.size} rank{'s' * (self.size > 1)}")
-        if self.current.driver is not None and self.rank == 0:
-            self.current.driver.record(is_on=in_flight.recorder is not None)
-
-    def _end_receiver(self, *, awaits_last: bool) -> None:
-        receiver, self._receiver = self._receiver, None
-        if receiver is not None:
-            receiver.close(awaits_last=awaits_last)
-
-    def _listen_for_waits(self) -> None:
-        driver = self.current.driver
-        if driver is not None and not self.is_closed:
-            driver.listen()
-
-    def _record_waits(self) -> None:
-        """Note the waits of this rank's program, where a timeline is recorded; another rank than 0 sends them."""
-        waits, recorder = self._waits, self.in_flight.recorder
-        if self.rank == 0 or self._open_recorder is None:
-            self._waits = recorder
-        elif not isinstance(waits, WaitSender):
-            self._waits = WaitSender(self._send_waits)
-        if isinstance(waits, WaitSender) and waits is not self._waits:
-            waits.close()
-        if recorder is None or self.size == 1:
-            self._end_receiver(awaits_last=False)
-        elif self._receiver is None:
-            self._receiver = WaitReceiver(self._listen_for_waits)
-        ACCOUNT.record(None if self._waits is None else self._waits.note_span)
-
-    def note(self, text: str) -> None:
-        """Note in the timeline, if this rank records one, that something has happened to the job."""
-        recorder = self.in_flight.recorder
-        if recorder is not None:
-            recorder.note(text)
-
-    def _send_waits(self, waits: Sequence[RankSpan]) -> None:
-        driver = self.current.driver
-        if driver is not None:
-            driver.send_waits(waits)
+        self.recording.record(open_recorder, self.current)
 
     @property
     def process_sets(self) -> ProcessSets:
@@ -370,8 +316,9 @@ class Engine:
         Raises:
             HorovodInternalError: the ranks submitted different operations; it failed; or `shutdown()` interrupted it.
         """
-        if self._waits is not None and not is_noted:
-            return self._note_wait(handle, self._waits)
+        waits = self.recording.waits
+        if waits is not None and not is_noted:
+            return self._note_wait(handle, waits)
         try:
             while True:
                 # The handle may be finished by an earlier wait, or by the response to this operation or another.
@@ -602,11 +549,7 @@ class Engine:
             self.in_flight.changed.notify_all()
 
     def _close(self, end: str) -> None:
-        if self._waits is not None:
-            ACCOUNT.record(None)
-        if isinstance(self._waits, WaitSender):
-            self._waits.close()
-        self._end_receiver(awaits_last=not end)
+        self.recording.close(awaits_last=not end)
         with self.in_flight.lock:
             self.is_closed = True
 
@@ -642,7 +585,7 @@ class Engine:
     def abandon(self) -> None:
         """Forget the group in a forked child: its threads and connections belong to the parent."""
         self.is_closed = self._is_forked = True
-        self._open_recorder = self._waits = self._receiver = self.in_flight.recorder = None
+        self.recording.abandon()
         self.in_flight.renew_lock()
         for handle in self.in_flight:
             self.current.keep(handle.works)
@@ -669,18 +612,9 @@ class Engine:
             case StopNoticed():
                 generation.stops_from = response.index
             case Arrived() | Waited():
-                self._note_for_timeline(response)
+                self.recording.take(response)
             case Ended(reason, fault):
                 self._give_up(generation, reason, fault)
-
-    def _note_for_timeline(self, response: Arrived | Waited) -> None:
-        recorder = self.in_flight.recorder
-        if recorder is None:
-            return  # it was stopped meanwhile
-        if isinstance(response, Arrived):
-            recorder.note_arrivals(response)
-        else:
-            recorder.note_waited(response)
 
     def _start(self, generation: Generation, handle: Handle[Any], release: Release, payload: memoryview) -> None:
         """Run a released operation."""

@@ -291,7 +291,7 @@ class Recovery:
         _LOG.debug("interrupted: %s", reason)
         if succession is not None:
             ACCOUNT.note_interrupted()
-            succession.engine.note(f"interrupted: {reason}")
+            succession.engine.recording.note(f"interrupted: {reason}")
             succession.suspend(reason)
 
         with self._lock:
