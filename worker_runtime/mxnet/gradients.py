@@ -35,9 +35,9 @@ from worker_runtime.mxnet.compression import Compression, TensorCompressor
 from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.bucket import Entry
+from worker_runtime.reduction.bucket_plan import PlanInputs
 from worker_runtime.reduction.communicator import complete_step_alone
 from worker_runtime.reduction.finite import make_finite_check
-from worker_runtime.reduction.reducer import PlanInputs
 from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
 from worker_runtime.reduction.settings import Compressor
 

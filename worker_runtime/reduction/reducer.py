@@ -20,7 +20,7 @@ computes gradients, the last bucket is held back, so that an operation is left t
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -40,25 +40,14 @@ from worker_runtime.errors import (
     UnfinishedStepError,
 )
 from worker_runtime.reduction.bucket import Bucket, Contents, Entry, Step
+from worker_runtime.reduction.bucket_plan import BucketPlan, PlanInputs
 from worker_runtime.reduction.communicator import Communicator, complete_step_alone
 from worker_runtime.reduction.finite import FiniteCheck, Scale
 from worker_runtime.reduction.idle_gpu import IdleGpuWatch
 from worker_runtime.reduction.parameters import NamedParameters, TrackedParameters
-from worker_runtime.reduction.plan import (
-    PLAN,
-    Negotiation,
-    ask_negotiation,
-    describe,
-    make_buckets,
-    read_negotiation,
-)
+from worker_runtime.reduction.plan import PLAN
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.settings import Settings
-
-# The number of warm-up steps after gradients were discarded. An optimizer that discards regularly stays in the warm-up.
-_WARM_UP_STEPS = 100
-
-PlanInputs = tuple[int, tuple[int, ...] | None]  # the number of steps since a discard, and the order of readiness
 
 
 class GradientReducer:
@@ -106,12 +95,8 @@ class GradientReducer:
         self._engine: Engine | None = None
         self._generation = 0
         self._communicator: Communicator | None = None
-        self._buckets: list[Bucket[Any]] = []
-        self._planned: object = None  # the inputs of the plan of a warm-up step's buckets
+        self._plan = BucketPlan(self._tracked, self._settings)
         self._step = Step()
-        self._is_overlapped = False
-        self._steps_since_discard = 0
-        self._order: tuple[int, ...] | None = None  # the order in which gradients become ready, once it is known
         self._preparations = 0  # the number of active `preparing` contexts
         self._failures = 0  # the number of failed steps that this rank has reported
         self._has_changed = False  # whether the parameters have changed since the last step
@@ -129,7 +114,7 @@ class GradientReducer:
     @property
     def buckets(self) -> tuple[Bucket[Any], ...]:
         """The buckets of the present plan."""
-        return tuple(self._buckets)
+        return tuple(self._plan.buckets)
 
     @property
     def handles(self) -> dict[torch.Tensor, Handle[Any]]:
@@ -165,7 +150,7 @@ class GradientReducer:
     @property
     def plan_inputs(self) -> PlanInputs:
         """The inputs of the bucket plan. Two jobs sum in the same order only where these are the same."""
-        return self._steps_since_discard, self._order
+        return self._plan.inputs
 
     def resume(self, inputs: PlanInputs) -> None:
         """Continue with the inputs of another job, so that sums have the same order. Call it on all ranks."""
@@ -173,13 +158,7 @@ class GradientReducer:
         with self._lock:
             if not self._tracked.entries:
                 self._tracked.update()  # MXNet's gradients are not known before the first step
-            steps, order = inputs
-            is_fitting = order is not None and len(order) == len(self._tracked.entries)
-            self._begin_warm_up(steps)
-            if is_fitting:
-                self._order = order
-            else:
-                self._order = None
+            self._plan.resume(inputs)
 
     def are_all_reduced(self) -> bool:
         """Whether `is_reduced` holds on all ranks. A collective: a backward pass may have run on one rank only.
@@ -204,7 +183,7 @@ class GradientReducer:
         """
         with self._lock, torch.no_grad():
             step = self._step
-            is_asked = self._is_overlapped and step.has_ready
+            is_asked = self._plan.is_overlapped and step.has_ready
             if is_asked and all(entry.parameter.grad is None for entry in step.list_ready()):
                 self.discard()  # the program has cleared the gradients that were taken during backward
             while (comm := self._enter()) is not None:
@@ -250,7 +229,8 @@ class GradientReducer:
                 comm = self._enter()
 
             if comm is not None and self._step.has_ready:
-                if self._is_overlapped:
+                is_of_all = True
+                if self._plan.is_overlapped:
                     try:
                         with self._completing(comm):
                             is_of_all = self._complete(comm, takes=False)
@@ -258,11 +238,8 @@ class GradientReducer:
                                 self._finite.drop(comm)
                     except StepRevokedError:
                         self._enter()
-                        is_of_all = True
-                    if is_of_all:
-                        self._begin_warm_up(-_WARM_UP_STEPS)
-                else:
-                    self._steps_since_discard = -_WARM_UP_STEPS
+                if is_of_all:
+                    self._plan.note_discard()
             if self._finite is not None:
                 self._finite.withdraw()
             self._end_step()
@@ -336,7 +313,7 @@ class GradientReducer:
                     self.discard()
                 self._superseded = name
                 self._tracked.detach()
-                self._begin_warm_up(0)
+                self._plan.begin_warm_up()
 
     def record_gradient(self, entry: Entry) -> None:
         """Handle that a backward pass has accumulated into the gradient of `entry`.
@@ -398,7 +375,7 @@ class GradientReducer:
             comm = self._enter()
             if comm is None or self._step is not step:
                 return
-            is_last = bucket is self._buckets[-1]
+            is_last = bucket is self._plan.buckets[-1]
             contents = step.contents[bucket]
             is_full = len(contents.local) == len(bucket.entries) and contents.handle is None
             if is_full and not (is_last and self._preparations):
@@ -424,7 +401,7 @@ class GradientReducer:
             self._end_step()
             if self._check is not None:
                 self._check.begin()
-            self._begin_warm_up(0)
+            self._plan.begin_warm_up()
         elif self._generation != engine.generation:
             self._generation = engine.generation
             if self._communicator is not None:
@@ -432,13 +409,13 @@ class GradientReducer:
             self._step = self._step.restart()
             for check in self._checks:
                 check.withdraw()
-            self._begin_warm_up(0)
+            self._plan.begin_warm_up()
 
         return self._communicator
 
     def _reduce(self, comm: Communicator) -> None:
         """Complete the step; see `synchronize`."""
-        was_overlapped = self._is_overlapped
+        was_overlapped = self._plan.is_overlapped
         negotiation = None
         self._adapt(comm)
 
@@ -449,9 +426,9 @@ class GradientReducer:
             if self._check is not None:
                 self._check.ask(comm)
             if not was_overlapped:
-                negotiation = self._negotiate(comm)
+                negotiation = self._plan.negotiate(comm, self._step)
             elif self._has_changed:
-                self._extend(comm)
+                self._plan.extend(comm, self._step)
 
             self._complete(comm)
             for check in self._checks:
@@ -461,18 +438,14 @@ class GradientReducer:
             comm.complete_step(max(indices, default=-1))  # until then the local gradients may be needed again
             for check in self._checks:
                 check.count_step()
-            for bucket in self._buckets:
+            for bucket in self._plan.buckets:
                 bucket.install(step.contents[bucket])
 
         has_changed = self._has_changed
         self._has_changed = False
         self._end_step()
         self._idle_gpu.count_step(is_first=comm.is_first)
-        self._steps_since_discard += 1
-        if has_changed:
-            self._begin_warm_up(0)
-        elif negotiation is not None and negotiation.is_of_all and negotiation.steps_since_discard > 0:
-            self._begin_overlap(comm, negotiation)
+        self._plan.count_step(comm, negotiation, has_changed=has_changed)
 
     def _refuse_superseded(self) -> None:
         if self._superseded is not None:
@@ -490,15 +463,13 @@ class GradientReducer:
         All ranks do this before they submit an operation of the step; an error names ranks that differ. If a program
         changes a form later, its gradients get the new form, and the next step plans again.
         """
-        if self._is_in_use() or not self._tracked.update_forms() or not self._is_overlapped:
+        if self._is_in_use() or not self._tracked.update_forms() or not self._plan.is_overlapped:
             return
-        entries = [entry for bucket in self._buckets for entry in bucket.entries]
-        dims = [entry.sparse_dims for entry in entries]
-        self._plan_overlap(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=range(len(entries))))
+        self._plan.adapt(comm)
 
     def _is_in_use(self) -> bool:
         """Whether the plan is in use: buckets have gradients or were submitted."""
-        return (self._is_overlapped and self._step.has_ready) or bool(self._step.handles)
+        return (self._plan.is_overlapped and self._step.has_ready) or bool(self._step.handles)
 
     @contextmanager
     def _completing(self, comm: Communicator) -> Iterator[None]:
@@ -524,7 +495,7 @@ class GradientReducer:
                     comm.engine.wait(handle)  # so that no operation writes to gradients afterwards
         for check in self._checks:
             check.withdraw()
-        self._begin_warm_up(0)
+        self._plan.begin_warm_up()
         self._end_step()
 
     def _fail_unsubmitted(self, comm: Communicator, error: BaseException) -> None:
@@ -532,55 +503,22 @@ class GradientReducer:
         if self._check is not None:
             self._check.fail(comm, error)
 
-        must_negotiate = not self._is_overlapped
-        if self._is_overlapped and self._superseded is None:
+        must_negotiate = not self._plan.is_overlapped
+        if self._plan.is_overlapped and self._superseded is None:
             with suppress(Exception):  # the first failure is reported
                 self._adapt(comm)
                 self._tracked.update()
-                must_negotiate = bool(self._list_new())
+                must_negotiate = bool(self._plan.list_new())
 
         if must_negotiate and self._step.asked is None:
             comm.fail(PLAN, error)
-        if self._is_overlapped or self._step.has_negotiated:
+        if self._plan.is_overlapped or self._step.has_negotiated:
             if self._finite is not None:
                 self._finite.fail(comm, error)
             submitted = self._step.handles
-            for bucket in self._buckets:
+            for bucket in self._plan.buckets:
                 if bucket not in submitted:
                     comm.fail(bucket.part, error)
-
-    def _negotiate(self, comm: Communicator) -> Negotiation:
-        """In a warm-up step: negotiate, and plan the buckets from the result."""
-        entries = tuple(self._tracked.entries)
-        negotiation = self._agree(comm, entries)
-        planned = (comm, entries, tuple(entry.form for entry in entries), negotiation.sparse_dims)
-        if planned != self._planned:
-            dims = negotiation.sparse_dims
-            self._buckets = make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order)
-            self._planned = planned
-        return negotiation
-
-    def _agree(self, comm: Communicator, entries: Sequence[Entry]) -> Negotiation:
-        """Negotiate about the gradients of these entries."""
-        step = self._step
-        note = f"{self._settings.describe()}, {describe(entries)}"
-        step.asked = ask_negotiation(comm, entries, step.ready, self._steps_since_discard, note)
-        negotiation = read_negotiation(comm, step.asked, len(entries))
-        step.has_negotiated = True
-        for entry, dims in zip(entries, negotiation.sparse_dims, strict=True):
-            entry.sparse_dims = dims
-        return negotiation
-
-    def _list_new(self) -> list[Entry]:
-        """In an overlapped step: the parameters that the plan lacks."""
-        return [entry for entry in self._tracked.entries if entry.bucket is None]
-
-    def _extend(self, comm: Communicator) -> None:
-        """In an overlapped step: add buckets for new parameters, after a negotiation of them alone."""
-        if new := self._list_new():
-            dims = self._agree(comm, new).sparse_dims
-            first = len(self._buckets)
-            self._buckets += make_buckets(new, self._settings, comm, sparse_dims=dims, first_number=first)
 
     def _complete(self, comm: Communicator, *, takes: bool = True) -> bool:
         """Submit all buckets, full or not, and wait for them; return whether no rank had joined.
@@ -590,7 +528,7 @@ class GradientReducer:
             takes: take the missing gradients; False where the step is discarded and their values do not matter.
         """
         if takes:
-            for bucket in self._buckets:
+            for bucket in self._plan.buckets:
                 bucket.refuse_changes(self._step.open_contents(bucket))
 
         last = self._submit_rest(comm, takes=takes)
@@ -601,7 +539,7 @@ class GradientReducer:
         comm.engine.await_response(last)  # first: this sends its request now, so that it runs beside the others
 
         failures = []
-        for bucket in self._buckets:
+        for bucket in self._plan.buckets:
             try:
                 bucket.finish(comm, self._step.contents[bucket])
             except HorovodInternalError as error:
@@ -618,19 +556,19 @@ class GradientReducer:
         if self._finite is None or self._communicator is None:
             return
         self._finite.look(bucket, contents)
-        if len(self._step.handles) == len(self._buckets) - 1:
+        if len(self._step.handles) == len(self._plan.buckets) - 1:
             self._finite.ask(self._communicator, self._tracked.entries)
 
     def _submit_rest(self, comm: Communicator, *, takes: bool) -> Handle[Any] | None:
         """Submit the buckets that were not submitted during backward; return the handle of the last one."""
         last = None
-        for bucket in self._buckets:
+        for bucket in self._plan.buckets:
             contents = self._step.open_contents(bucket)
             if contents.handle is None:
                 if takes:
                     bucket.take(contents)
                 bucket.submit(
-                    comm, contents, is_awaited=bucket is self._buckets[-1], look=self._look if takes else None
+                    comm, contents, is_awaited=bucket is self._plan.buckets[-1], look=self._look if takes else None
                 )
             last = contents.handle
         return last
@@ -648,25 +586,6 @@ class GradientReducer:
         self.discard()
         if self._communicator is not None:
             self._begin(self._communicator)
-
-    def _begin_overlap(self, comm: Communicator, negotiation: Negotiation) -> None:
-        """Submit during backward from now on, in buckets that are planned to be complete as early as possible."""
-        self._is_overlapped, self._planned = True, None
-        entries, dims = self._tracked.entries, negotiation.sparse_dims
-        self._order = self._order or negotiation.order
-        self._plan_overlap(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order))
-
-    def _plan_overlap(self, buckets: list[Bucket[Any]]) -> None:
-        self._buckets = buckets
-        for bucket in buckets:
-            for entry in bucket.entries:
-                entry.bucket = bucket
-
-    def _begin_warm_up(self, steps_since_discard: int) -> None:
-        self._is_overlapped, self._steps_since_discard, self._order = False, steps_since_discard, None
-        self._buckets, self._planned = [], None
-        for entry in self._tracked.entries:
-            entry.bucket = None
 
     def _end_step(self) -> None:
         """Drop the state of this step."""
