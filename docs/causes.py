@@ -100,7 +100,7 @@ KINDS = (
         "its host",
         "that its agent was killed",
         (
-            Way("agent", LOST, ("its agent ended with signal 9",), 75, (ONE,)),
+            Way("agent", LOST, ("its agent ended with SIGKILL (signal 9)",), 75, (ONE,)),
             Way("agent", LOST, ("its agent was killed by a signal",), 75, (TWO,)),
         ),
     ),
@@ -114,7 +114,7 @@ KINDS = (
             Way(
                 "sequencer",
                 "the sequencer on {first}, which orders the workers' collectives, is the first cause after ",
-                ("it ended with signal 9\n", " failed because of that: "),
+                ("it ended with SIGKILL (signal 9)\n", " failed because of that: "),
             ),
         ),
     ),

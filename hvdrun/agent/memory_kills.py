@@ -4,6 +4,7 @@ The workers are in the cgroup of their agent. The kernel counts a process before
 when the worker is reaped. Without such a cgroup the resident sizes tell what is probable.
 """
 
+import resource
 import signal
 from pathlib import Path
 
@@ -54,9 +55,8 @@ class MemoryKills:
 
         if is_killed:
             return (
-                f"The kernel did not kill it for memory ({_COUNT} of its memory cgroup has not grown): the script "
-                "itself or another process sent this signal, such as kill -9, a scheduler, or a program that ends "
-                "others before memory runs out."
+                f"The kernel did not kill it for memory ({_COUNT} of its memory cgroup has not grown): "
+                f"{_describe_other_causes()}."
             )
         return ""
 
@@ -89,6 +89,18 @@ class MemoryKills:
                 first_version = mounted / "memory"
                 files += [first_version / path.lstrip("/") / "memory.oom_control", first_version / "memory.oom_control"]
         return files
+
+
+def _describe_other_causes() -> str:
+    """Half a sentence: what else sends SIGKILL. The workers have the limits of their agent."""
+    others = (
+        "the script itself or another process sent this signal, such as kill -9, a scheduler, or a program that ends "
+        "others before memory runs out"
+    )
+    _, seconds = resource.getrlimit(resource.RLIMIT_CPU)
+    if seconds == resource.RLIM_INFINITY:
+        return others
+    return f"it reached its limit of {seconds} s of processor time (ulimit -t), or {others}"
 
 
 def _read(path: Path) -> str:

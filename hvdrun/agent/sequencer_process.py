@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from hvdrun.processes import processes
 from hvdrun.processes.child import Child, OutputFile
+from rendezvous.core.outcome import describe_end
 from rendezvous.errors import SequencerStartError
 from rendezvous.wire.processes import STOP, Activation, read_port
 from rendezvous.wire.waits import find_line
@@ -108,7 +109,7 @@ class SequencerProcess(Child):
     def _explain_end(self, code: int) -> str:
         if self.fault:
             return self.fault
-        how = f"it ended with exit code {code}" if code >= 0 else f"it ended with signal {-code}"
+        how = f"it {describe_end(code)}"
         last = self.read_last_line()
         if last:
             return f"{how} ({last})"

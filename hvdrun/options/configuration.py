@@ -21,6 +21,7 @@ from hvdrun.options.option import Option, RawValues
 from hvdrun.options.table import BY_FLAG as OF_HVDRUN
 from hvdrun.options.table import OPTIONS
 from hvdrun.options.words import Typed
+from hvdrun.startup.paths import read_file
 
 _MAX_BYTES = 1024 * 1024  # /dev/zero has no end
 _OF_FILES = frozenset({"config_file", "write_config"})
@@ -129,8 +130,7 @@ def _load(name: str) -> Mapping[str, Node]:
     """The keys of a file, each with its value."""
     try:
         path = parse_path(name)
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+        data = read_file(path, _MAX_BYTES)
         if len(data) > _MAX_BYTES:
             raise ConfigurationError(name, f"it is longer than {_MAX_BYTES} bytes")
         text = data.decode()

@@ -7,6 +7,7 @@ from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 
 from hvdrun.errors import HostFileError, HostSyntaxError, UsageError
+from hvdrun.startup.paths import read_file
 from rendezvous.core.model import Host
 
 MAX_SLOTS_PER_HOST = 65_536  # a mistyped number must not fill the memory with slots
@@ -235,8 +236,7 @@ def read_hostfile(path: Path) -> HostList:
         HostFileError: the file is unreadable, too long, not text, or malformed.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_HOSTFILE_BYTES + 1)
+        data = read_file(path, MAX_HOSTFILE_BYTES)
     except OSError as error:
         raise HostFileError(str(path), None, error.strerror or str(error)) from error
     except ValueError as error:  # a NUL in the path

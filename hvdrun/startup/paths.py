@@ -6,10 +6,13 @@ file server that is down. Here such a path counts as missing, as for execvp, whi
 
 import errno
 import os
+import select
 import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
+
+_PIPE_SECONDS = 30.0  # until something comes out of a pipe
 
 
 def is_file(path: Path) -> bool:
@@ -40,6 +43,30 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> Bin
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return os.fdopen(descriptor, "wb" if flags & os.O_WRONLY else "rb")
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """Read a file or a pipe, as in `<(command)`, up to one byte more than `most_bytes`.
+
+    Raises:
+        OSError: it cannot be read, or for half a minute nothing comes out of the pipe.
+        ValueError: the path has a NUL.
+    """
+    # Without O_NONBLOCK a FIFO would block this process until somebody opens its other end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.set_blocking(descriptor, True)
+            return file.read(most_bytes + 1)
+
+        data, has_ended = b"", False
+        while not has_ended and len(data) <= most_bytes:
+            ready, _, _ = select.select([descriptor], [], [], _PIPE_SECONDS)
+            if not ready:
+                raise OSError(errno.ETIMEDOUT, f"for {_PIPE_SECONDS:g} s nothing has come out of this pipe", str(path))
+            chunk = os.read(descriptor, most_bytes + 1 - len(data))
+            data, has_ended = data + chunk, not chunk
+        return data
 
 
 def open_appended(path: Path, flags: int = 0, *, within: Path | None = None) -> int:

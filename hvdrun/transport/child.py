@@ -17,6 +17,7 @@ from hvdrun.processes.folder import remove_orphans
 from hvdrun.transport.start import RemoteAgent, add_last_words
 from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, ShellTransport
 from hvdrun.transport.transport_errors import AgentStartError, NoTunnelError
+from rendezvous.core.outcome import describe_end
 
 _PIPE_BYTES = 64 * 1024  # all that a pipe holds
 _TAIL_BYTES = 16 * 1024
@@ -79,8 +80,7 @@ class ChildTransport(ShellTransport):
         if self._process is None:
             return "it was never started"
         code = await self._wait_exit()
-        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        return add_last_words(f"{self._name} ended with {how}", self._stderr_tail)
+        return add_last_words(f"{self._name} {describe_end(code)}", self._stderr_tail)
 
     @property
     def _stderr_tail(self) -> bytes:

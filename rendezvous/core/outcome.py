@@ -140,6 +140,12 @@ def describe_returncode(returncode: int) -> str:
     return f"exit code {returncode}"
 
 
+def describe_end(returncode: int) -> str:
+    """The end of a process of hvdrun's own in words: `ended with exit code 3`, `ended with SIGSEGV (signal 11)`."""
+    how = f"exit code {returncode}" if returncode >= 0 else _name_signal(-returncode)
+    return f"ended with {how}"
+
+
 def find_signal(returncode: int) -> int | None:
     """The signal that killed a worker, or the program that a worker's shell waited for; None if none did."""
     if returncode < 0:

@@ -135,7 +135,7 @@ def test_a_static_job_s_workers_may_be_stopped(hvdrun: Launcher) -> None:
     ("number", "how"),
     rest_nightly(
         [
-            (signal.SIGKILL, "host 127.0.0.1 was lost: its agent ended with signal 9"),
+            (signal.SIGKILL, r"host 127.0.0.1 was lost: its agent ended with SIGKILL \(signal 9\)"),
             (signal.SIGSTOP, r"host 127.0.0.1 was lost: its agent was silent for 1 s \(--lease\)"),
         ]
     ),

@@ -5,7 +5,7 @@ hvdrun compiles nothing: a backend is "built" where the installed torch has it. 
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from worker_runtime.api.process_set import ProcessSet, add_process_set, read_ranks
 from worker_runtime.collectives.combination import choose_reduction
 from worker_runtime.collectives.untraced import untraced
-from worker_runtime.errors import MpiWorldError, NotInitializedError
+from worker_runtime.errors import NotInitializedError
 from worker_runtime.membership.launchers import join_mpi_world
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.rendezvous import TIMELINE, TIMELINE_MARK_CYCLES
@@ -49,31 +49,25 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
         HorovodInternalError: the ranks give different process sets.
     """
     sets = _read_process_sets(process_sets)
+    ranks: tuple[int, ...] = ()
+    if comm is not None:
+        ranks = read_ranks("init(comm=...)", comm)
     if RUNTIME.is_initialized and not RUNTIME.is_forked:
+        _refuse_some(ranks, RUNTIME.engine.size)
         for index, process_set in enumerate(sets):
             if not process_set.adopt(RUNTIME.engine):
                 raise ValueError(
-                    f"init(): Horovod is initialized already, without the ranks {process_set.ranks} of "
-                    f"process_sets[{index}]; give it in the first call of init(), or call hvd.add_process_set()"
+                    f"init(): Horovod is initialized already, and no process set has the ranks {process_set.ranks}, as "
+                    f"process_sets[{index}] has; give it in the first call of init(), or call hvd.add_process_set()"
                 )
         return
 
-    ranks = None
-    if comm is not None:
-        ranks = read_ranks("init(comm=...)", comm)
     RUNTIME.init()
     _start_wanted_timeline()
-    size = RUNTIME.engine.size
-    if ranks and ranks != tuple(range(size)):
-        RUNTIME.shutdown()
-        raise ValueError(
-            f"Horovod initialization failed: comm={list(ranks)} is not the whole job, whose ranks are 0 to {size - 1}; "
-            "leave comm out, and make a process set of these ranks: hvd.init(process_sets=[hvd.ProcessSet(ranks)])"
-        )
-
     try:
+        _refuse_some(ranks, RUNTIME.engine.size)
         join_mpi_world(os.environ, RUNTIME.assignment, RUNTIME.shutdown)
-    except MpiWorldError:
+    except ValueError:
         RUNTIME.shutdown()
         raise
 
@@ -82,6 +76,15 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
             add_process_set(process_set)
         except ValueError as error:
             raise ValueError(f"init(): process_sets[{index}]: {error}") from None
+
+
+def _refuse_some(ranks: Sequence[int], size: int) -> None:
+    """Raise ValueError for ranks that are not the whole job."""
+    if ranks and ranks != tuple(range(size)):
+        raise ValueError(
+            f"Horovod initialization failed: comm={list(ranks)} is not the whole job, whose ranks are 0 to {size - 1}; "
+            "leave comm out, and make a process set of these ranks: hvd.init(process_sets=[hvd.ProcessSet(ranks)])"
+        )
 
 
 def shutdown() -> None:

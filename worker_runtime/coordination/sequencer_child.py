@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from worker_runtime.rendezvous import SEQUENCER, Activation, Endpoint, SequencerStartError, read_port
+from worker_runtime.rendezvous import SEQUENCER, Activation, Endpoint, SequencerStartError, describe_end, read_port
 from worker_runtime.startup import parent_process
 
 _CHUNK_BYTES = 4096
@@ -131,9 +131,6 @@ class SequencerChild:
 def _describe_end(process: subprocess.Popen[bytes]) -> str:
     """A description of the end of a process that has closed its output."""
     try:
-        code = process.wait(_END_SECONDS)
+        return describe_end(process.wait(_END_SECONDS))
     except subprocess.TimeoutExpired:
         return "has closed its standard output"
-    if code >= 0:
-        return f"ended with exit code {code}"
-    return f"ended with signal {-code}"

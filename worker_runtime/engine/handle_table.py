@@ -63,6 +63,7 @@ class HandleTable:
             HorovodInternalError: the operation failed.
         """
         handle, convert = self._find(number)
+        number = operator.index(number)
         try:
             result = self._wait(handle)
         except BaseException as error:

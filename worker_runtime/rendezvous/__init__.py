@@ -52,7 +52,7 @@ with own_packages():
         limit_silence,
         rank,
     )
-    from rendezvous.core.outcome import Blame
+    from rendezvous.core.outcome import Blame, describe_end
     from rendezvous.core.reports import (
         Action,
         CompletedOperation,
@@ -160,6 +160,7 @@ __all__ = [
     "count_restarts",
     "count_startable",
     "decode",
+    "describe_end",
     "encode",
     "encode_answer",
     "find_unsendable",

@@ -1,5 +1,6 @@
 """The kernel's count of kills, or the worker's size, shows whether a worker was killed because memory ran out."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,14 @@ def test_a_count_that_has_grown_shows_that_memory_ran_out(tmp_path: Path, cgroup
 def test_a_count_that_has_not_grown_shows_that_another_process_sent_the_signal(tmp_path: Path, returncode: int) -> None:
     Host(tmp_path, *SECOND_VERSION)
     assert MemoryKills(tmp_path).explain(returncode, 15 * GIB).startswith("The kernel did not kill it for memory")
+
+
+def test_a_limit_of_processor_time_may_have_sent_the_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Host(tmp_path, *SECOND_VERSION)
+    kills = MemoryKills(tmp_path)
+    assert "processor time" not in kills.explain(-9, 0)
+    monkeypatch.setattr(resource, "getrlimit", {resource.RLIMIT_CPU: (3, 7)}.get)
+    assert "it reached its limit of 7 s of processor time (ulimit -t), or the script itself" in kills.explain(-9, 0)
 
 
 @pytest.mark.parametrize("returncode", [0, 1, -15, -11])

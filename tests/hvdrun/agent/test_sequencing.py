@@ -270,7 +270,7 @@ async def test_a_sequencer_that_ends_is_reported_and_replaced_in_the_next_genera
     async with owning(SERVES) as room:
         pid = await room.open()
         os.kill(pid, SIGKILL)
-        assert await room.warned() == f"{NAME} is gone: it ended with signal 9"
+        assert await room.warned() == f"{NAME} is gone: it ended with SIGKILL (signal 9)"
         room.sequencing.prepare(sys.executable)
         room.publish(2)
         assert await room.read_notices(2) == opened(1, 2)

@@ -153,9 +153,9 @@ async def test_a_kill_from_outside_is_reported_with_what_the_kernel_knows() -> N
 async def test_the_end_of_the_sequencer_is_reported() -> None:
     async with watching("true") as room:
         room.watch.changed.clear()
-        room.watch.note_sequencer_end("it ended with signal 9")
+        room.watch.note_sequencer_end("it ended with SIGKILL (signal 9)")
         assert room.watch.changed.is_set()
-        assert room.watch.sequencer_end == "it ended with signal 9"
+        assert room.watch.sequencer_end == "it ended with SIGKILL (signal 9)"
 
 
 @pytest.mark.parametrize("outlives_losses", [True, False])

@@ -92,7 +92,7 @@ def test_an_error_of_one_host_comes_with_what_to_look_at(last: str, hint: str) -
 
 def test_the_culprit_is_the_headline_and_the_failures_it_caused_are_below() -> None:
     page = Page(
-        reason="it ended with signal 9",
+        reason="it ended with SIGKILL (signal 9)",
         culprit="the sequencer on a",
         rank=1,
         worker=Worker(Slot("b", 0), 1),
@@ -101,7 +101,7 @@ def test_the_culprit_is_the_headline_and_the_failures_it_caused_are_below() -> N
         last_lines=("x",),
     )
     assert render_page(page) == (
-        "hvdrun: the sequencer on a is the first cause after 2.0 s: it ended with signal 9\n"
+        "hvdrun: the sequencer on a is the first cause after 2.0 s: it ended with SIGKILL (signal 9)\n"
         "  Rank 1 on b (slot 0) failed because of that: exit code 1.\n"
         "  It wrote last:\n"
         "  | x\n"

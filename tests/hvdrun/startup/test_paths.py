@@ -1,12 +1,14 @@
 """Paths that this user may not look at are not there, and a working directory that cannot be used says why."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from hvdrun.startup.paths import exists, find_closed, find_fault, is_file, is_folder, open_regular
+from hvdrun.startup import paths
+from hvdrun.startup.paths import exists, find_closed, find_fault, is_file, is_folder, open_regular, read_file
 from tests.strangers import as_stranger
 
 HIDDEN = ["closed/file", "n" * 300, "loop", "file/below", "nothing", "nu\0l"]
@@ -65,3 +67,26 @@ def test_a_fifo_where_a_file_is_expected_blocks_no_reader(tmp_path: Path, flags:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match=r"no regular file|No such device"):
         open_regular(tmp_path / "fifo", flags)
+
+
+@pytest.mark.parametrize("is_pipe", [False, True])
+def test_a_file_or_a_pipe_is_read_up_to_the_limit(tmp_path: Path, *, is_pipe: bool) -> None:
+    path = tmp_path / "hosts"
+    for data, most_bytes in ((b"", 9), (b"a:1 b:2", 7), (b"a:1 b:2", 3)):
+        if is_pipe:
+            os.mkfifo(path)
+            writer = threading.Thread(target=path.write_bytes, args=[data])
+            writer.start()
+        else:
+            path.write_bytes(data)
+        assert read_file(path, most_bytes) == data[: most_bytes + 1]
+        if is_pipe:
+            writer.join()
+        path.unlink()
+
+
+def test_a_pipe_without_a_writer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "_PIPE_SECONDS", 0.01)
+    os.mkfifo(tmp_path / "hosts")
+    with pytest.raises(OSError, match=r"for 0\.01 s nothing has come out of this pipe"):
+        read_file(tmp_path / "hosts", 9)

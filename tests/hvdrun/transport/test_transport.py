@@ -145,7 +145,7 @@ async def test_an_agent_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPa
     async with opened(transport):
         find_agent(transport).suspend()
         await transport.close()
-        assert await transport.wait() == "its agent ended with signal 9"
+        assert await transport.wait() == "its agent ended with SIGKILL (signal 9)"
 
 
 @in_loop
@@ -168,7 +168,7 @@ async def test_an_agent_that_is_killed_twice_has_ended_with_that_signal(
         await happen(lambda: not is_alive(agent), "its end")
         await transport.kill()
         may_reap.set()
-        assert await transport.wait() == "its agent ended with signal 9"
+        assert await transport.wait() == "its agent ended with SIGKILL (signal 9)"
     assert caplog.messages == []
 
 

@@ -111,7 +111,7 @@ class RandomHistory:
             Signalled(host, self.random.choice([1, 2, 15])),
             Exited(self._choose_worker(), 75),
             Exited(self._choose_worker(), 1, blame=Blame("rank 0 was cut off", (0,))),
-            SequencerLost(host, "it ended with signal 9"),
+            SequencerLost(host, "it ended with SIGKILL (signal 9)"),
         ]
         return self.random.choice(choices)
 

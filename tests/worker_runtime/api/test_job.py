@@ -84,6 +84,8 @@ def test_some_ranks_are_refused_and_all_may_be_given_in_any_order(ranks: RankPoo
             basics.init(comm=[0])
         assert not basics.is_initialized()
         basics.init(comm=[1, 0])
+        with pytest.raises(ValueError, match=r"comm=\[0\] is not the whole job"):
+            basics.init(comm=[0])
         return basics.size()
 
     assert ranks.run(body) == [2, 2]
@@ -133,7 +135,7 @@ def test_process_sets_are_registered_with_init(ranks: RankPool) -> None:
         again = ProcessSet([2, 1])
         basics.init(process_sets=[again, first])  # when initialised, the ids of the same ranks
         assert (again.process_set_id, first.process_set_id) == (2, 1)
-        with pytest.raises(ValueError, match=r"without the ranks \[0\] of process_sets\[0\]; give it in the first"):
+        with pytest.raises(ValueError, match=r"no process set has the ranks \[0\], as process_sets\[0\] has; give it"):
             basics.init(process_sets=[ProcessSet([0])])
         sets = HorovodBasics()._get_process_set_ids_and_ranks()
         return first.process_set_id, second.process_set_id, second.rank() if basics.rank() else None, sets

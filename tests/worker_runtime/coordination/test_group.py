@@ -123,8 +123,8 @@ def test_all_members_know_where_the_sequencer_is_and_the_key(sequencer: Endpoint
 
 
 def test_without_a_sequencer_rank_0_says_why() -> None:
-    with pytest.raises(SequencerStartError, match="on a, it ended with signal 9") as caught:
-        form(be(0), Finder(SequencerStartError("on a, it ended with signal 9")), "127.0.0.1", LIMIT)
+    with pytest.raises(SequencerStartError, match=r"on a, it ended with SIGKILL \(signal 9\)") as caught:
+        form(be(0), Finder(SequencerStartError("on a, it ended with SIGKILL (signal 9)")), "127.0.0.1", LIMIT)
     assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][-1] == "form"  # none of gloo's
 
 
