@@ -50,7 +50,7 @@ class Net(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=0.05)
 
 lightning.seed_everything(1)
-data = TensorDataset(torch.randn(240, 6))  # one epoch: a save at the end of one does not keep the order of data
+data = TensorDataset(torch.randn(96, 6))
 model = Net()
 options = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 options |= {{"accelerator": "cpu", "devices": 2, "num_nodes": 1, "strategy": "ddp", "max_steps": STEPS}}

@@ -31,12 +31,14 @@ def test_a_recipe_continues_with_the_step_after_the_last_one(
     alone = ("-np", "2", "python", "train.py")
     undisturbed = hvdrun(*alone, environment=frameworks, limit_seconds=IMPORTS_SECONDS)
     shutil.rmtree(hvdrun.directory / "checkpoints")
-    steps = random.randrange(1, 7), random.randrange(8, STEPS - 1)  # noqa: S311 - no secret
+    steps = 5, random.randrange(8, STEPS - 1)  # noqa: S311 - no secret
     words = [f"{random.randrange(2)},{step}" for step in steps]  # noqa: S311 - no secret
     killed = ("-np", "2", "--max-restarts", "2", "python", "train.py", *words)
     finished = hvdrun(*killed, environment=frameworks, limit_seconds=IMPORTS_SECONDS)
     assert finished.returncode == 0, (words, finished.stderr)
     check_losses(undisturbed.stdout, finished.stdout)
     begins = read_begins(finished.stdout)
-    assert [step for step, _ in begins] == [0, steps[0] + 1, steps[1] + 1]
+    # Lightning does not save in the last step of an epoch, of which each has six.
+    expected = [step if recipe == "Lightning" and step % 6 == 5 else step + 1 for step in steps]
+    assert [step for step, _ in begins] == [0, *expected]
     assert all(path.startswith("/dev/shm/hvdrun-") for _, path in begins[1:])  # noqa: S108 - where it is to be
