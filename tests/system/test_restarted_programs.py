@@ -155,7 +155,7 @@ set_seed(1)
 net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
 optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=8, gamma=0.5)
-loader = DataLoader(TensorDataset(torch.randn(80, 6)), batch_size=8, shuffle=True)
+loader = DataLoader(TensorDataset(torch.randn(96, 6)), batch_size=8, shuffle=True)
 net, optimizer, scheduler, loader = accelerator.prepare(net, optimizer, scheduler, loader)
 step = 0
 saved = sorted((path for path in os.listdir(".") if path.startswith("step.")), key=lambda path: int(path[5:]))
@@ -206,7 +206,7 @@ class Note(TrainerCallback):
         step_is_done(state.global_step - 1, trainer.step_loss)
 
 set_seed(1)
-data = [{"x": torch.randn(6)} for _ in range(80)]
+data = [{"x": torch.randn(6)} for _ in range(96)]
 quiet = {"report_to": "none", "disable_tqdm": True, "logging_strategy": "no", "remove_unused_columns": False}
 steps = {"max_steps": STEPS, "save_steps": 3, "per_device_train_batch_size": 8, "learning_rate": 0.05}
 arguments = TrainingArguments("checkpoints", use_cpu=True, **steps, **quiet)
@@ -258,7 +258,7 @@ def compare_with_undisturbed(hvdrun: Launcher, program: str, environment: dict[s
         elif path.name != "train.py":
             path.unlink()
 
-    # The first loss is in the first step of Lightning's second epoch, the second one perhaps in the last.
+    # The first loss is in the first step of the second epoch of a framework.
     victims = [(random.randrange(2), 6), (random.randrange(2), random.randrange(8, STEPS - 1))]  # noqa: S311 - no secret
     words = [f"{rank},{step}" for rank, step in victims]
     killed = ("-np", "2", "--max-restarts", "2", "python", "train.py", *words)
