@@ -381,7 +381,7 @@ class Job:
 
     def _take_over(self, continuation: "Continuation") -> None:
         """Go on where a former server of the job was killed, if there was one."""
-        continuation.life.decide()
+        continuation.life.decide_end()
         continuation.follow_guardian()
         state = continuation.state
         if state is None:

@@ -1,4 +1,4 @@
-"""The command lines of `hvdrun ps`, `attach`, `logs`, `wait`, `stop` and `rm`."""
+"""The command lines of `hvdrun ps`, `attach`, `logs`, `wait`, `stop`, `resume` and `rm`."""
 
 import json
 import os
@@ -26,10 +26,10 @@ from hvdrun.jobs.errors import (
     ResumeRefusedError,
 )
 from hvdrun.jobs.folder import JobFolder
-from hvdrun.jobs.here import find_agents
 from hvdrun.jobs.known import LAST, JobState, KnownJob, choose, find_jobs, look_at
 from hvdrun.jobs.known import remove as remove_folder
-from hvdrun.jobs.places import find_places
+from hvdrun.jobs.local_agents import find_agents
+from hvdrun.jobs.locations import find_locations
 from hvdrun.jobs.questions import find_launcher
 from hvdrun.jobs.reader import LogReader, RankFilter, show
 from hvdrun.jobs.record import join_words
@@ -133,7 +133,7 @@ def _stop_here(asked: str, say: Say) -> Page:
         agent.stop()
     say(f"the job {names[0]} gets a stop notice here: without a launcher it has a minute, or --grace on a repeat")
     with answer_interrupt(lambda: say(f"the job {names[0]} still ends on this machine")) as interrupt:
-        while not interrupt and any(agent.lives for agent in agents):
+        while not interrupt and any(agent.is_running for agent in agents):
             time.sleep(_LOOK_SECONDS)
     if interrupt:
         return "", INTERRUPTED
@@ -185,7 +185,7 @@ def remove(given: Mapping[str, RawValues], _: Say) -> Page:
     if any(agent.job == job.name for agent in find_agents()):
         raise JobRunningError(job.name, "hvdrun stop --here")
     if job.folder is not None:
-        remove_folder(find_places(os.environ), job.folder)
+        remove_folder(find_locations(os.environ), job.folder)
     return "", 0
 
 
@@ -259,7 +259,7 @@ def _read_launch(job: KnownJob) -> tuple[str, bytes]:
     try:
         launch = folder.read_launch()
     except ValueError as error:
-        raise ResumeRefusedError(job.name, f"{str(folder.launch)!r} is damaged") from error
+        raise ResumeRefusedError(job.name, f"{str(folder.launch_path)!r} is damaged") from error
     if launch is None or not folder.has_journal:
         raise ResumeRefusedError(job.name, "it has no journal")
     return launch
@@ -331,10 +331,10 @@ def find_exit_code(job: KnownJob) -> int:
 
 def _describe_end(job: KnownJob) -> str:
     """What is known of the end of a lost job, half a sentence."""
-    how = f"was killed; it wrote last at {_tell_time(job.ended or 0)}"
+    how = "was killed"
     if job.record.has_lost_its_machine:
-        how = f"ended with its machine, which has been started again; it wrote last at {_tell_time(job.ended or 0)}"
-    return how
+        how = "ended with its machine, which has been started again"
+    return f"{how}; it wrote last at {_tell_time(job.ended or 0)}"
 
 
 @contextmanager

@@ -243,5 +243,5 @@ def _watch_start(spec: JobSpec, server: "DetachedServer | None") -> "StartWatch 
     from hvdrun.jobs.start import StartWatch, expects_init  # noqa: PLC0415 - few jobs are detached
 
     joins = expects_init(spec.workers.command, spec.workers.directory)
-    limit_seconds = spec.limits.start_timeout_seconds
-    return StartWatch(server.note_start, expects_init=joins, limit_seconds=limit_seconds)
+    patience_seconds = spec.limits.start_timeout_seconds
+    return StartWatch(server.note_start, expects_init=joins, patience_seconds=patience_seconds)

@@ -1,8 +1,8 @@
 """Tells which ranks hold up the others, and where they are; ends those that do so for too long, where that is asked.
 
 The sequencer reports that ranks wait, and that a wait has ended. Between the two the launcher asks where the missing
-ranks are. A line is an observation, right also where the wait is meant, as during an evaluation on rank 0. It comes
-only if the ranks are still missing after they were asked.
+ranks are. It prints a line only if they are still missing after they were asked. The line is no judgement: the wait may
+be meant, as during an evaluation on rank 0.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from hvdrun.processes.background import cancel_and_wait, start_task
 from rendezvous.core.outcome import describe_ranks
 from rendezvous.wire.waits import Waits
 
-SETTLE_SECONDS = 0.25  # a rank that was asked just before it came has come by then
+SETTLE_SECONDS = 0.25  # a rank that was asked where it is just before it joined the operation has joined by then
 _MINUTE_SECONDS = 59.5  # rounded
 _MOST_GROUPS = 3  # of ranks with equal places, in a line
 
@@ -27,8 +27,8 @@ class HoldUps:
         notice: prints a sentence.
         give_up: ends a rank of this generation, for a reason.
         is_current: whether this generation is the newest, whose ranks can be found.
-        hang_timeout_seconds: after which it does; None for never.
-        settle_seconds: how long a rank that has answered may take to come.
+        hang_timeout_seconds: `--hang-timeout`, which the reason names; None where it is not given.
+        settle_seconds: how long a rank that has answered may take to join the operation.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class HoldUps:
         self._hang_timeout_seconds = hang_timeout_seconds
         self._settle_seconds = settle_seconds
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_hang = False  # the tasks are about one
+        self._is_hang = False  # the tasks are about a wait that exceeds --hang-timeout
 
     def note(self, text: str) -> None:
         """Take a report; a newer one replaces what is being asked, unless that is about a hang that goes on."""

@@ -115,6 +115,6 @@ def _skip_runtime(frames: Sequence[Frame]) -> Iterator[Frame | str]:
     """The frames without those inside a call of hvdrun; with native frames all."""
     first = 0
     if not any(frame.is_native for frame in frames) and Stack(0, tuple(frames)).is_in_runtime:
-        first = next(place for place, frame in enumerate(frames) if frame.is_program or place == len(frames) - 1)
+        first = next(index for index, frame in enumerate(frames) if frame.is_program or index == len(frames) - 1)
         yield "in a call of hvdrun, which waits for other ranks"
     yield from frames[first:]

@@ -1,7 +1,7 @@
 """What a detached job keeps, so that another server of it continues where the last one was killed.
 
-The journal has the state, and what else belongs to the job: the key of its authority, its secret, its network, and its
-history. The guardian holds its ports. Where there can be no journal, as on a file server, the job ends with its server.
+The journal has the state of the job, the key of its authority, its secret, its network, and its history. The guardian
+holds its ports. Where there can be no journal, as on a file server, the job ends with its server.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from hvdrun.jobs.detach import DetachedServer
 from hvdrun.jobs.errors import ResumeRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life
-from hvdrun.jobs.shown import Shown, read_place
+from hvdrun.jobs.shown import Shown, read_position
 from hvdrun.startup.paths import exists
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 _AUTHORITY, _SECRET, _NETWORK, _HISTORY = "authority", "secret", "network", "history"
 _JOINING = "joining"
-_LOOK_SECONDS = 0.1  # that another process may take to look at a job
+_LOCK_RETRY_SECONDS = 0.1
 _BEGUN = "begun"  # a file beside the journal: hosts know of the job
 _UNKEPT = "unkept"  # a file in the journal's place: the job ends with its first server
-_LASTING = (JournalDamagedError, JournalTooNewError, JournalPlaceError)  # no later server can use the journal either
+_PERMANENT = (JournalDamagedError, JournalTooNewError, JournalPlaceError)  # no later server can use the journal either
 
 
 class ServerLostError(LaunchError):
@@ -63,8 +63,8 @@ class Continuation:
     """What the present server of a detached job takes over from the one before it, and leaves to the next.
 
     Args:
-        server: it.
-        output: what it holds back is not noted as shown.
+        server: the present one.
+        output: of the job; a message whose lines it holds back is not noted as shown.
         warn: prints a sentence.
 
     folder: of the job. life: which server of it this is.
@@ -80,7 +80,7 @@ class Continuation:
         self.folder = folder = server.folder
         self.life = server.life
         self._writer = writer = server.writer
-        former = read_place(folder.path)
+        former = read_position(folder.path)
         self.former_shown = {} if former is None else dict(former.numbers)
         self._taken = dict(self.former_shown)  # the number of each agent's last message that was given to the console
         self._output = output
@@ -90,7 +90,7 @@ class Continuation:
 
     @property
     def secret(self) -> bytes:
-        """From which the keys of generations are made: a generation has the same key in each server."""
+        """The secret from which the keys of generations are made: a generation has the same key in each server."""
         return self._get_or_put(_SECRET, lambda: secrets.token_bytes(KEY_BYTES))
 
     @property
@@ -148,11 +148,11 @@ class Continuation:
         self.journal.put(_HISTORY, pickle.dumps((history, index)))
 
     def note_begun(self, agent: str, done: Callable[[], None]) -> None:
-        """Note that an agent has started a worker, and then call: the next server waits for it, and starts no other.
+        """Note on disk that an agent has started a worker, so that the next server waits for it and starts no other.
 
         Args:
             agent: its identity.
-            done: called in the running event loop.
+            done: called then, in the running event loop.
         """
         if agent in self._taken:
             done()
@@ -161,18 +161,18 @@ class Continuation:
             self._output.call_when_released(lambda: self._note(done))
 
     def keep_shown(self, agent: str, number: int, done: Callable[[], None]) -> None:
-        """Note that a message of an agent was shown, when it is in the log; then call.
+        """Note on disk that a message of an agent was shown, once it is in the log.
 
         Args:
             agent: its identity.
             number: of the message.
-            done: called in the running event loop.
+            done: called then, in the running event loop.
         """
         del agent, number  # `_taken` has it
         self._output.call_when_released(lambda: self._note(done))
 
     def _note(self, done: Callable[[], None]) -> None:
-        """Note what the log has when all is written that the console has given to it."""
+        """Note which messages the log has, when all is written that the console has given to it."""
         loop, numbers = asyncio.get_running_loop(), dict(self._taken)
 
         def note() -> None:
@@ -236,7 +236,7 @@ class Continuation:
                 try:
                     self.folder.lock_again()
                 except BlockingIOError:  # a hvdrun resume looks at the job, and leaves it alone
-                    loop.call_later(_LOOK_SECONDS, take)
+                    loop.call_later(_LOCK_RETRY_SECONDS, take)
 
         loop.add_reader(line, note_end)
 
@@ -254,7 +254,7 @@ class LosableJournal:
     The files are removed, since another server would continue from what is no longer true.
 
     Args:
-        journal: it.
+        journal: the one that may be given up.
         folder: of its files.
         warn: prints a sentence.
     """
@@ -309,10 +309,10 @@ class LosableJournal:
 
 
 def check_journal(folder: JobFolder) -> None:
-    """Look whether another server could continue a job that has none.
+    """Look whether another server could continue a job that has no server.
 
     Raises:
-        ResumeRefusedError: none could, or somebody has just begun one.
+        ResumeRefusedError: none could, or the job has a server by now.
     """
     try:
         with folder.locked_again():
@@ -333,26 +333,26 @@ def open_continuation(
     """What the job keeps; None where it can keep nothing, and ends with its first server.
 
     Raises:
-        LaunchError: this is another server of the job, and cannot continue it; ServerLostError: no server can.
+        LaunchError: this server, which is not the first, cannot continue the job; ServerLostError: no server can.
     """
     life, journal = server.life, server.folder.path / JOURNAL
     if exists(journal / _UNKEPT):
-        life.decide()
+        life.decide_end()
         raise ServerLostError(life, "it has no journal")
     try:
         continuation = Continuation(server, output, warn)
     except (JournalError, OSError) as error:
         if life.number == 1:
             warn(f"{error}; the job ends with its server")
-            with suppress(OSError):  # so does that of another server
+            with suppress(OSError):  # where this fails, a next server can open no journal either
                 (journal / _UNKEPT).touch(mode=0o600)
             return None
-        if isinstance(error, _LASTING):
-            life.decide()
+        if isinstance(error, _PERMANENT):
+            life.decide_end()
             raise ServerLostError(life, str(error)) from error
         raise LaunchError(f"this server cannot continue the job: {error}.") from error
     if continuation.network is None:
-        life.decide()  # there is nothing to continue
+        life.decide_end()  # there is nothing to continue
         # Without this the job would be started a second time, beside its workers.
         if exists(journal / _BEGUN):
             raise ServerLostError(life, "its journal was removed, or could not be written")

@@ -15,10 +15,10 @@ from hvdrun.errors import HvdrunError, LaunchError
 from hvdrun.jobs.errors import DetachRefusedError, ResumeRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life, guard
-from hvdrun.jobs.here import stop_agents
 from hvdrun.jobs.known import remove, remove_expired
+from hvdrun.jobs.local_agents import stop_agents
+from hvdrun.jobs.locations import FolderRefusedError, find_locations
 from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, list_logs, name_log
-from hvdrun.jobs.places import FolderRefusedError, find_places
 from hvdrun.jobs.reader import LogReader, show
 from hvdrun.jobs.record import JobRecord
 from hvdrun.jobs.shown import remove_unacknowledged
@@ -44,7 +44,7 @@ class DetachedServer:
     """One server of a detached job.
 
     folder: of the job. life: which server of it this is.
-    writer: of its log. note_start: is called when the job has started.
+    writer: of its log. note_start: to be called when the job has started.
     """
 
     folder: JobFolder
@@ -57,7 +57,7 @@ Work = Callable[[DetachedServer], int]  # runs the job, and returns its exit cod
 
 
 def refuse_detachment(environment: Mapping[str, str]) -> None:
-    """Refuse a job that would not outlive its terminal, or need not.
+    """Refuse `--detach` for a job that a scheduler keeps, or that ends with another job.
 
     Raises:
         DetachRefusedError: it is such a job.
@@ -83,19 +83,19 @@ def detach(record: JobRecord, work: Work, environment: Mapping[str, str], patien
     Raises:
         LaunchError: there can be no folder for it.
     """
-    places = find_places(environment)
-    places.create()
-    remove_expired(places)
-    folder = JobFolder(places.folders / record.job)
+    locations = find_locations(environment)
+    locations.create()
+    remove_expired(locations)
+    folder = JobFolder(locations.folders / record.job)
     try:
         folder.create(record)
-        places.note(record.job)
+        locations.note(record.job)
     except OSError as error:
         folder.remove()
         raise FolderRefusedError(folder.path, f"cannot be written ({error.strerror})") from error
     code = _start(folder, work, patience_seconds)
     if code and not folder.has_journal:
-        remove(places, folder)  # all of it was shown; one that was killed is resumed
+        remove(locations, folder)  # all of it was shown; one that was killed is resumed
     return code
 
 
@@ -115,19 +115,19 @@ def _start(folder: JobFolder, work: Work, patience_seconds: float, first: int = 
     if first > 1:
         reader.skip_all()
     started, start = os.pipe()
-    kept = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     child = os.fork()
     if not child:
-        signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(started)
         _run(folder, start, work, patience_seconds, first)
     os.close(start)
-    with _passing_on(child, kept):
+    with _passing_on(child, mask):
         return _await_start(reader, started, child)
 
 
 def _run(folder: JobFolder, start: int, work: Work, patience_seconds: float, first: int) -> NoReturn:
-    """The child: be the guardian of the job, to its end."""
+    """Be the guardian of the job to its end, in the child; `start` is where the parent waits for the start."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
@@ -135,8 +135,8 @@ def _run(folder: JobFolder, start: int, work: Work, patience_seconds: float, fir
     def serve(life: Life) -> int:
         return _serve(folder, start, work, life)
 
-    def settle() -> None:
-        """Leave the terminal to the server; and have its code for the next one, which also notes the start."""
+    def leave_terminal() -> None:
+        """Leave the terminal to the first server, and load the code that the next ones run."""
         for descriptor in _STREAMS:
             os.dup2(nowhere, descriptor)
         os.close(nowhere)
@@ -148,9 +148,9 @@ def _run(folder: JobFolder, start: int, work: Work, patience_seconds: float, fir
             folder.lock()
         else:
             _lock_again(folder)
-        last = guard(serve, partial(_write_line, folder), settle, first, patience_seconds)
+        last = guard(serve, partial(_write_line, folder), leave_terminal, first, patience_seconds)
         code = last.code
-        if last.is_end:
+        if last.ends_job:
             end(folder, code)
     except ResumeRefusedError as error:
         code = _tell(error)
@@ -168,7 +168,7 @@ def _lock_again(folder: JobFolder) -> None:
 
 
 def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
-    """The server: run the job to its end, or from where the server before it was killed."""
+    """Be the server: run the job, or continue it from where the server before was killed; its exit code."""
 
     def note_start() -> None:
         nonlocal start
@@ -191,7 +191,7 @@ def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
 
 
 def end(folder: JobFolder, code: int) -> None:
-    """The job has ended: no other server needs its journal, and none ends what may still run of it here."""
+    """Note the end of a job, remove its journal, and stop what may still run of it on this machine."""
     stop_agents(folder.job)
     folder.end(code)
     shutil.rmtree(folder.path / JOURNAL, ignore_errors=True)
@@ -216,14 +216,14 @@ def _write_line(folder: JobFolder, sentence: str) -> None:
 
 
 @contextmanager
-def _passing_on(child: int, kept: set[int | signal.Signals]) -> Iterator[None]:
+def _passing_on(child: int, mask: set[int | signal.Signals]) -> Iterator[None]:
     """Pass on what is typed to stop the job, as long as this process waits for its start."""
 
     def pass_on(number: int, _: object) -> None:
         os.kill(child, number)  # its pid stays its own until it is reaped
 
     former = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
-    signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         yield
     finally:

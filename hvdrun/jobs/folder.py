@@ -48,7 +48,7 @@ class JobFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = self._kept = -1
+        self._lock = self._directory = -1
 
     @property
     def job(self) -> str:
@@ -56,7 +56,7 @@ class JobFolder:
         return self.path.name
 
     def create(self, record: JobRecord) -> None:
-        """Create it; it gets its name once it is locked.
+        """Create the folder under a hidden name; `lock` gives it its own.
 
         Raises:
             OSError: it cannot be created.
@@ -67,7 +67,7 @@ class JobFolder:
         (self._hidden / _LOCK).touch(mode=0o600)
 
     def lock(self) -> None:
-        """Lock it for this process, until that ends; and against systemd, which removes what is old from /var/tmp.
+        """Lock it until this process ends, and give it its name.
 
         Raises:
             OSError: that cannot be done.
@@ -76,26 +76,26 @@ class JobFolder:
         self._hidden.rename(self.path)
 
     def lock_again(self) -> None:
-        """Lock the folder of a job that has begun, for this process, since the one that had it has ended.
+        """Lock the folder of a job that has begun, in place of the process that had the lock and has ended.
 
         Raises:
-            OSError: that cannot be done; BlockingIOError: another process has it.
+            OSError: that cannot be done; BlockingIOError: another process has the lock.
         """
         self._take(self.path)
 
     @contextmanager
     def locked_again(self) -> Iterator[None]:
-        """Lock it as `lock_again` does, for a while.
+        """Lock it as `lock_again` does, for the time of a `with` statement.
 
         Raises:
-            OSError: that cannot be done; BlockingIOError: another process has it.
+            OSError: that cannot be done; BlockingIOError: another process has the lock.
         """
         self.lock_again()
         try:
             yield
         finally:
             os.close(self._lock)
-            os.close(self._kept)
+            os.close(self._directory)
 
     def _take(self, path: Path) -> None:
         self._lock = os.open(path / _LOCK, os.O_RDWR)
@@ -104,17 +104,17 @@ class JobFolder:
         except OSError:
             os.close(self._lock)
             raise
-        self._kept = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._kept, fcntl.LOCK_SH)
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._directory, fcntl.LOCK_SH)  # systemd leaves a locked directory in /var/tmp alone
 
     def write_launch(self, version: str, launch: bytes) -> None:
-        """Keep what another server of the job needs of the command line; of this version of hvdrun.
+        """Keep what another server of the job needs of the command line, with hvdrun's version.
 
         Raises:
             OSError: it cannot be written.
         """
         (self.path / JOURNAL).mkdir(mode=0o700, exist_ok=True)
-        _write(self.launch, b"%b\n%08x%b" % (version.encode(), zlib.crc32(launch), launch))
+        _write(self.launch_path, b"%b\n%08x%b" % (version.encode(), zlib.crc32(launch), launch))
 
     @property
     def has_journal(self) -> bool:
@@ -122,18 +122,18 @@ class JobFolder:
         return any((self.path / JOURNAL).glob("*.db"))
 
     @property
-    def launch(self) -> Path:
+    def launch_path(self) -> Path:
         """The file of `write_launch`."""
         return self.path / JOURNAL / _LAUNCH
 
     def read_launch(self) -> tuple[str, bytes] | None:
-        """The version of hvdrun, and what another server needs; None where none can go on.
+        """The version of hvdrun, and what another server needs; None where there is nothing to go on with.
 
         Raises:
             ValueError: it is damaged.
         """
         with suppress(OSError):  # the job has ended, or has begun without a journal
-            version, _, rest = self.launch.read_bytes().partition(b"\n")
+            version, _, rest = self.launch_path.read_bytes().partition(b"\n")
             checksum, launch = rest[:_CHECKSUM_BYTES], rest[_CHECKSUM_BYTES:]
             if int(checksum, 16) != zlib.crc32(launch):
                 raise ValueError(checksum)
@@ -141,7 +141,7 @@ class JobFolder:
         return None
 
     def end(self, exit_code: int) -> None:
-        """The job has ended, and all its output is written; the disk may be full now."""
+        """Note that the job has ended, on a disk that may be full now."""
         record = self.read_record()
         seconds = None if record is None else record.age_seconds
         text = json.dumps({"exit_code": exit_code, "time": time.time(), "seconds": seconds})
@@ -170,7 +170,7 @@ class JobFolder:
         return None
 
     def find_launcher(self) -> int | None:
-        """The pid of the launcher; 0 where it is in another container; None where it has ended."""
+        """The pid of the launcher's process with the lock; 0 if it is in another container, None if there is none."""
         with suppress(OSError):  # it was removed meanwhile
             descriptor = os.open(self.path / _LOCK, os.O_RDWR)
             try:
@@ -200,18 +200,15 @@ class JobFolder:
 
 
 def list_folders(place: Path) -> Iterator[JobFolder]:
-    """The folders of jobs in this place."""
-    with suppress(OSError):  # there are none
-        for entry in os.scandir(place):
-            if not entry.name.startswith("."):
-                yield JobFolder(Path(entry.path))
+    """The folders of jobs in this folder."""
+    return _list(place, is_hidden=False)
 
 
 def list_expired(place: Path, now: float) -> Iterator[JobFolder]:
     """The folders of ended jobs that are older than KEPT_SECONDS, or make all take more than KEPT_BYTES."""
-    for entry in _list_hidden(place):
-        if now - entry.last_change() > _START_SECONDS:  # its launcher was killed before it had the folder
-            yield entry
+    for folder in _list(place, is_hidden=True):
+        if now - folder.last_change() > _START_SECONDS:  # its launcher was killed before it had locked the folder
+            yield folder
     ended = [folder for folder in list_folders(place) if folder.find_launcher() is None]
     size = 0
     for folder in sorted(ended, key=JobFolder.last_change, reverse=True):
@@ -220,11 +217,10 @@ def list_expired(place: Path, now: float) -> Iterator[JobFolder]:
             yield folder
 
 
-def _list_hidden(place: Path) -> Iterator[JobFolder]:
-    """The folders that no launcher has taken yet."""
+def _list(place: Path, *, is_hidden: bool) -> Iterator[JobFolder]:
     with suppress(OSError):  # there are none
         for entry in os.scandir(place):
-            if entry.name.startswith("."):
+            if entry.name.startswith(".") == is_hidden:
                 yield JobFolder(Path(entry.path))
 
 

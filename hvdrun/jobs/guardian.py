@@ -2,9 +2,9 @@
 
 The server, which is the launcher of other jobs, is its child. The guardian keeps what must outlive a server: its ports,
 as sockets that are bound and do not listen. It holds nothing else of the job, and runs little code, so that little can
-end it. A server that has taken over ends the job when it ends by itself. One that could not take over, as where there
-are no threads, is followed by another. The next server runs the code that the guardian has loaded, whatever has become
-of the files meanwhile.
+end it. When a server that has taken over exits, the job ends. One that could not take over, as where no thread can be
+started, is followed by another. The next server runs the code that the guardian has loaded, whatever has become of the
+files meanwhile.
 """
 
 import os
@@ -24,15 +24,14 @@ from hvdrun.startup.process import end_process
 from rendezvous.core.outcome import SIGNAL_OFFSET
 
 MOST_KILLS = 5
-KILLS_SECONDS = 60.0  # as many within this time end the job
+KILLS_SECONDS = 60.0  # MOST_KILLS within this time end the job
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _BLOCKED = (*_PASSED_ON, signal.SIGCHLD)
 _PAUSE_SECONDS = 0.1  # before a server is started again: what has killed it may kill several
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0  # after one that could not start; doubled each time
-_PORT, _DECIDES = b"p", b"d"  # the messages of a server to the guardian
+_PORT, _DECIDES_END = b"p", b"d"  # the messages of a server to the guardian
 _MESSAGE_BYTES = 16
-_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 
@@ -42,8 +41,8 @@ class Life:
     """One server of a job, as it sees itself.
 
     number: from 1.
-    killed_by: the signal that has ended the one before it; 0 for the first.
-    line: to the guardian. It ends with the guardian.
+    killed_by: the signal that has killed the server before it; 0 where none was killed.
+    line: to the guardian. It closes when the guardian ends.
     """
 
     number: int
@@ -64,58 +63,59 @@ class Life:
         except OSError:
             return True
 
-    def decide(self) -> None:
-        """The end of this server is that of the job from now on; before, its failure is its own."""
+    def decide_end(self) -> None:
+        """Make the exit of this server the end of the job. Before this call another server follows one that fails."""
         with suppress(OSError):  # the guardian was killed: nobody starts another server
-            self.line.send(_DECIDES)
+            self.line.send(_DECIDES_END)
 
     @staticmethod
     def answer_signals() -> None:
-        """Receive the signals of the job from now on: those that came while there was no server wait for the next."""
+        """Unblock the signals of the job. Those that came while there was no server arrive now."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardEnd:
-    """The end of the last server: its exit code.
+    """The end of the last server.
 
-    is_end: the job ends with it; else the job stays as it was.
+    code: its exit code.
+    ends_job: the job ends with it; else another guardian can resume the job.
     """
 
     code: int
-    is_end: bool = True
+    ends_job: bool = True
 
 
 def guard(
     serve: Callable[[Life], int],
     say: Callable[[str], None],
-    settle: Callable[[], None] = lambda: None,
+    after_first_start: Callable[[], None] = lambda: None,
     first: int = 1,
     patience_seconds: float = 0.0,
 ) -> GuardEnd:
-    """Run the servers of a job, one after the other, until one decides that the job ends.
+    """Run the servers of a job, one after the other, until the job ends or none can be started.
 
     Args:
         serve: runs a server in a child of this process, and returns the exit code.
         say: called with a sentence about what becomes of the job.
-        settle: called once, when the first server runs.
+        after_first_start: called once in this process, when the process of the first server runs.
         first: the number of the first server; above 1 where others have been before this guardian.
         patience_seconds: how long servers may fail to start, one after the other, before the job ends.
 
     Raises:
         OSError: there can be no process for the first server.
     """
-    guardian = _Guardian(say, settle)
+    guardian = _Guardian(say, after_first_start)
     attempts = _Attempts(say, patience_seconds)
     number, killed_by = first, 0
     with guardian.passing_on():
         while True:
             code = guardian.run(serve, number, killed_by)
             if code >= 0:
-                if guardian.is_decided or number == 1:
+                if guardian.decides_end or number == 1:
                     return GuardEnd(code)
                 if number == first:
-                    return GuardEnd(code, is_end=False)
+                    return GuardEnd(code, ends_job=False)
                 pause_seconds = attempts.note_failure(is_stopping=guardian.is_stopping)
             else:
                 killed_by = -code
@@ -128,7 +128,7 @@ def guard(
 
 
 class _Attempts:
-    """How often servers were killed, or failed to start, and so when the next one is started; None: the job ends.
+    """Decides whether another server is started after one that was killed or could not start, and when.
 
     Args:
         say, patience_seconds: see `guard`.
@@ -142,7 +142,7 @@ class _Attempts:
         self._pause_seconds = 0.0
 
     def note_kill(self, number: int, killed_by: int) -> float | None:
-        """This server, the number of which is given, was killed by a signal."""
+        """Note that a signal has killed a server; returns the seconds until the next one, None if the job ends."""
         if killed_by in _STOPPING:  # it came before the server could answer it
             return None
         self._kills.append(time.monotonic())
@@ -156,7 +156,7 @@ class _Attempts:
         return _PAUSE_SECONDS
 
     def note_failure(self, *, is_stopping: bool) -> float | None:
-        """A server could not start.
+        """Note that a server could not start; returns the seconds until the next one, None if the job ends.
 
         Args:
             is_stopping: the job was asked to stop.
@@ -177,18 +177,20 @@ class _Guardian:
 
     Args:
         say: see `guard`.
-        settle: called when the first server runs, which answers signals from its beginning.
+        after_first_start: see `guard`.
 
-    is_decided: the end of the present server, or of the last one, is that of the job.
+    decides_end: the end of the present server, or of the last one, is that of the job.
     """
 
-    def __init__(self, say: Callable[[str], None], settle: Callable[[], None]) -> None:
+    def __init__(self, say: Callable[[str], None], after_first_start: Callable[[], None]) -> None:
         self._say = say
-        self._settle: Callable[[], None] | None = settle
-        self.is_decided = False
+        self._after_first_start: Callable[[], None] | None = after_first_start
+        self.decides_end = False
         self._ports: list[int] = []
         self._server = 0  # its pid; 0 while there is none
-        self._asked: dict[int, None] = {}  # the signals for the next server: a job that was asked to stop stays so
+        self._pending: dict[
+            int, None
+        ] = {}  # signals for the next server; one that stops the job is for all that follow
         self._wake, self._waker = os.pipe()
         for descriptor in (self._wake, self._waker):
             os.set_blocking(descriptor, False)
@@ -211,7 +213,7 @@ class _Guardian:
     @property
     def is_stopping(self) -> bool:
         """The job was asked to stop."""
-        return not _STOPPING.isdisjoint(self._asked)
+        return not _STOPPING.isdisjoint(self._pending)
 
     def wait(self, limit_seconds: float) -> None:
         """Wait so long, or until a signal for the job comes."""
@@ -224,40 +226,40 @@ class _Guardian:
         """Run a server to its end; return its exit code, or the negative number of the signal that has killed it.
 
         Raises:
-            OSError: there can be no process for the first one.
+            OSError: there can be no process for the first server.
         """
-        self.is_decided = False
+        self.decides_end = False
         try:
             return os.waitstatus_to_exitcode(self._run(serve, number, killed_by))
         except OSError as error:
-            if self._settle is not None:
+            if self._after_first_start is not None:
                 raise
             self._say(f"there can be no process for a server of this job: {error.strerror}.")
             return CANNOT_LAUNCH
 
     def _run(self, serve: Callable[[Life], int], number: int, killed_by: int) -> int:
         ours, theirs = socket.socketpair()
-        kept = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         try:
             self._server = os.fork()
             if not self._server:
                 ours.close()
-                self._serve(serve, Life(number, killed_by, theirs), kept)
-            for each in tuple(self._asked):
+                self._serve(serve, Life(number, killed_by, theirs), mask)
+            for each in tuple(self._pending):
                 os.kill(self._server, each)
                 if each not in _STOPPING:
-                    del self._asked[each]
+                    del self._pending[each]
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         with ours:
-            if self._settle is not None:
-                self._settle()
-                self._settle = None
+            if self._after_first_start is not None:
+                self._after_first_start()
+                self._after_first_start = None
             return self._watch(ours)
 
-    def _serve(self, serve: Callable[[Life], int], life: Life, kept: set[int | signal.Signals]) -> NoReturn:
-        """The child: be the server."""
+    def _serve(self, serve: Callable[[Life], int], life: Life, mask: set[int | signal.Signals]) -> NoReturn:
+        """Be the server, in the child. The first one answers signals from its beginning, any other when it is ready."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -265,7 +267,7 @@ class _Guardian:
                 os.close(descriptor)
             for number, handler in self._former.items():
                 signal.signal(number, handler)
-            signal.pthread_sigmask(signal.SIG_SETMASK, kept if self._settle else kept.union(_PASSED_ON))
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask if self._after_first_start else mask.union(_PASSED_ON))
             code = serve(life)
         finally:
             end_process(code)
@@ -288,7 +290,7 @@ class _Guardian:
                     poller.unregister(line)
 
     def _receive(self, line: socket.socket) -> bool:
-        """Take the ports that have come; returns whether more may come."""
+        """Read the messages that have come; returns whether more may come."""
         while True:
             try:
                 message, ports, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 1, socket.MSG_DONTWAIT)
@@ -297,15 +299,15 @@ class _Guardian:
             except OSError:
                 return False
             self._ports += ports
-            self.is_decided |= _DECIDES in message
+            self.decides_end |= _DECIDES_END in message
             if not message:
                 return False
 
     def _pass_on(self, number: int, _: object) -> None:
-        is_running = self._server and os.waitid(os.P_PID, self._server, _LOOK) is None
+        is_running = self._server and not os.waitid(os.P_PID, self._server, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if is_running:
             os.kill(self._server, number)  # its pid stays its own until it is reaped
             if number in _STOPPING:
                 os.kill(self._server, signal.SIGCONT)  # perhaps somebody has stopped it
         if number in _STOPPING or not is_running:
-            self._asked[number] = None
+            self._pending[number] = None

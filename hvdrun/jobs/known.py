@@ -11,7 +11,7 @@ from pathlib import Path
 from hvdrun.errors import UsageError
 from hvdrun.jobs.errors import JobNotFoundError
 from hvdrun.jobs.folder import JobFolder, list_expired, list_folders
-from hvdrun.jobs.places import Places, find_places
+from hvdrun.jobs.locations import Locations, find_locations
 from hvdrun.jobs.questions import Question, SilentJobError, ask, find_launcher, list_jobs
 from hvdrun.jobs.record import JobRecord, join_words
 
@@ -22,7 +22,7 @@ _COMMAND_WIDTH = 40
 
 
 class JobState(StrEnum):
-    """How a job is."""
+    """Whether a job runs, as far as this machine knows."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -32,7 +32,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KnownJob:
-    """A job.
+    """A job and its state.
 
     folder: of a detached job; None for another one.
     pid: of its launcher; 0 where it is in another container; None where it has ended.
@@ -81,38 +81,36 @@ def look_at(folder: JobFolder) -> KnownJob | None:
     record = folder.read_record()
     if record is None:
         return None
-    pid = folder.find_launcher()
+    pid = folder.find_launcher()  # before the end is read: a launcher writes it before it goes
     if (end := folder.read_end()) is not None:
         return KnownJob(record, JobState.ENDED, folder, None, end.exit_code, end.time, end.seconds)
     if pid is not None:
         return KnownJob(record, JobState.RUNNING, folder, pid)
-    if (end := folder.read_end()) is not None:  # between the two looks
-        return KnownJob(record, JobState.ENDED, folder, None, end.exit_code, end.time, end.seconds)
     return KnownJob(record, JobState.LOST, folder, None, None, folder.last_change())
 
 
 def find_jobs(environment: Mapping[str, str] = os.environ) -> list[KnownJob]:
     """All jobs, in the order in which they began."""
-    places = find_places(environment)
-    detached = list(_find_detached(places))
+    locations = find_locations(environment)
+    detached = list(_find_detached(locations))
     names = {job.name for job in detached}
     attached = [job for name in list_jobs() if name not in names and (job := _ask(name)) is not None]
     elsewhere = [
         KnownJob(JobRecord(job, (), begun=begun, machine=machine, boot="", is_detached=True), JobState.ELSEWHERE)
-        for job, machine, begun in places.list_elsewhere()
+        for job, machine, begun in locations.list_elsewhere()
     ]
     return sorted([*detached, *attached, *elsewhere], key=lambda job: job.record.begun)
 
 
-def _find_detached(places: Places) -> Iterator[KnownJob]:
-    if places.is_safe():
-        for folder in list_folders(places.folders):
+def _find_detached(locations: Locations) -> Iterator[KnownJob]:
+    if locations.is_safe():
+        for folder in list_folders(locations.folders):
             if (job := look_at(folder)) is not None:
                 yield job
 
 
 def _ask(name: str) -> KnownJob | None:
-    """A job without a folder in its place; None if it has ended, or is another user's."""
+    """A job that has no folder in this user's locations; None if it has ended, or is another user's."""
     try:
         document = ask(name, Question.RECORD, _ANSWER_SECONDS)
         if document is None:
@@ -153,14 +151,14 @@ def choose(name: str, jobs: Sequence[KnownJob], example: str) -> KnownJob:
     return meant[0]
 
 
-def remove_expired(places: Places) -> None:
+def remove_expired(locations: Locations) -> None:
     """Remove the folders of jobs that have ended long ago, or are too many."""
-    for folder in list_expired(places.folders, time.time()):
-        remove(places, folder)
+    for folder in list_expired(locations.folders, time.time()):
+        remove(locations, folder)
 
 
-def remove(places: Places, folder: JobFolder) -> None:
+def remove(locations: Locations, folder: JobFolder) -> None:
     """Remove what is kept of a job that has ended."""
     folder.remove()
     with suppress(OSError):  # another machine has the file
-        places.forget(folder.job)
+        locations.forget(folder.job)

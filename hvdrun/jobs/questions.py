@@ -1,8 +1,8 @@
 """How `hvdrun stacks`, `hvdrun ps` and others find the jobs of their user on this machine, and ask them.
 
-Each hvdrun listens at a Unix socket without a file (in Linux's abstract namespace), whose name has the user and the
-job. So it leaves nothing behind, however it ends. Each side asks the kernel for the other's user, since any user can
-take such a name, and can connect to it. A client sends a question, and reads one JSON document.
+Each hvdrun listens at a Unix socket in Linux's abstract namespace, whose name has the user and the job. Such a socket
+has no file, and hvdrun leaves nothing behind, however it ends. Any user can take such a name, and can connect to it. So
+each side asks the kernel for the other's user. A client sends a question, and reads one JSON document.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ class Question(StrEnum):
     NATIVE_STACKS = "native stacks"  # the same with frames of C and C++
 
 
-def _make_lead(user: int) -> str:
-    return f"hvdrun-job/{user}/"
+def _name_socket(job: str) -> str:
+    return f"hvdrun-job/{os.geteuid()}/{job}"
 
 
 def _read_peer(connection: socket.socket) -> tuple[int, int]:
@@ -61,7 +61,7 @@ class QuestionServer:
         """Listen; on a system without such sockets nobody finds the job."""
         listener = socket.socket(socket.AF_UNIX)
         try:
-            listener.bind(f"\0{_make_lead(os.geteuid())}{self._job}")
+            listener.bind(f"\0{_name_socket(self._job)}")
             listener.listen()
         except OSError:
             listener.close()
@@ -99,7 +99,7 @@ class QuestionServer:
 
 def list_jobs() -> list[str]:
     """The names of this user's jobs on this machine."""
-    lead = f"@{_make_lead(os.geteuid())}"
+    lead = f"@{_name_socket('')}"
     names = set()
     with contextlib.suppress(OSError):  # a system without this table
         for line in _NAMES.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -112,7 +112,7 @@ def list_jobs() -> list[str]:
 def find_launcher(job: str) -> int | None:
     """The pid of the hvdrun of a job; None if it has ended, or is another user's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, contextlib.suppress(OSError):  # it has ended
-        connection.connect(f"\0{_make_lead(os.geteuid())}{job}")
+        connection.connect(f"\0{_name_socket(job)}")
         pid, user = _read_peer(connection)
         if user == os.geteuid():
             return pid
@@ -137,7 +137,7 @@ def ask(job: str, question: Question, limit_seconds: float) -> str | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(limit_seconds)
         try:
-            connection.connect(f"\0{_make_lead(os.geteuid())}{job}")
+            connection.connect(f"\0{_name_socket(job)}")
             pid, user = _read_peer(connection)
             if user != os.geteuid():
                 return None

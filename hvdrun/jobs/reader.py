@@ -1,6 +1,7 @@
 """Reads the log of a detached job, while it grows and while its files change."""
 
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hvdrun.jobs.log import Piece, is_of_worker, list_logs, name_log, read_line
-from hvdrun.jobs.shown import Place, read_place
+from hvdrun.jobs.shown import LogPosition, read_position
 from rendezvous.wire.orders import OutputStream
 
 _CHUNK_BYTES = 256 * 1024
@@ -32,13 +33,13 @@ class LogReader:
         self._is_held = False  # the next line may be written again
 
     def skip_to(self, last_bytes: int) -> bool:
-        """Begin with the first whole line of the last so many bytes; whether something was left out."""
+        """Begin with the first whole line in the last so many bytes of the log; whether something was left out."""
         numbers = list_logs(self._folder)
         while numbers and last_bytes > 0:
             self._open(numbers.pop())
             if self._file is None:
                 continue
-            size = self._file.seek(0, 2)
+            size = self._file.seek(0, os.SEEK_END)
             if size > last_bytes:
                 self._file.seek(size - last_bytes)
                 self._file.readline()
@@ -53,25 +54,26 @@ class LogReader:
         if numbers:
             self._open(numbers[-1])
         if self._file is not None:
-            self._offset = self._file.seek(0, 2)
+            self._offset = self._file.seek(0, os.SEEK_END)
 
     def read(self, *, is_over: bool = True) -> Iterator[Piece]:
         """What has come since the last call.
 
-        is_over: no server of the job runs any more. Else what workers have written is left that a server might write
-            again, and all behind it.
+        Args:
+            is_over: no server of the job runs any more. Else the reader stops at the first line of a worker that
+                another server might write again.
         """
         while True:
-            place = None if is_over else read_place(self._folder)
+            position = None if is_over else read_position(self._folder)
             if self._file is not None:
-                yield from self._read_file(self._file, place)
+                yield from self._read_file(self._file, position)
                 if self._is_held:
                     return
             following = next((number for number in list_logs(self._folder) if number > self._number), None)
             if following is None:
                 return
             if self._file is not None:
-                yield from self._read_file(self._file, place)  # what was written before the next file began
+                yield from self._read_file(self._file, position)  # what was written before the next file began
                 if self._is_held:
                     return
                 if self._rest:
@@ -97,11 +99,11 @@ class LogReader:
             self._file = name_log(self._folder, number).open("rb")
             self._number = number
 
-    def _read_file(self, file: BinaryIO, place: Place | None) -> Iterator[Piece]:
+    def _read_file(self, file: BinaryIO, position: LogPosition | None) -> Iterator[Piece]:
         """The new lines, up to one that a server might write again."""
         end = math.inf  # of what no server writes again
-        if place is not None and self._number >= place.number:
-            end = place.size if self._number == place.number else 0
+        if position is not None and self._number >= position.number:
+            end = position.size if self._number == position.number else 0
         file.seek(self._offset)
         self._rest, self._is_held = b"", False
         while chunk := file.read(_CHUNK_BYTES):

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from hvdrun.jobs.places import find_places
+from hvdrun.jobs.locations import find_locations
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command
 
@@ -17,7 +17,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot() -> str:
-    """Which start of this machine it is; "" where the kernel does not tell."""
+    """The kernel's identity of this boot of the machine; "" where it has none."""
     with suppress(OSError):  # procfs is not complete, as in some containers
         return _BOOT.read_text(encoding="ascii").strip()
     return ""
@@ -35,11 +35,11 @@ class JobRecord:
     job: its name. command: its words, without secrets.
     size: how many workers it starts with. hosts: where, as far as they were named.
     begun: when hvdrun began, in seconds since 1970.
-    machine: that of hvdrun; boot: which start of it.
+    machine: on which hvdrun began. boot: see `read_boot`.
     is_detached: it outlives its terminal.
     folder: of a detached job; "" for another one.
     marks_ranks: each line of the output begins with its rank.
-    uptime: of the machine when hvdrun began; None in the record of an earlier version.
+    uptime: of the machine when hvdrun began, in seconds; None in the record of an earlier version.
     """
 
     job: str
@@ -64,7 +64,7 @@ class JobRecord:
             workers.size,
             tuple(host.name for host in workers.hosts),
             is_detached=spec.display.detach,
-            folder=str(find_places(os.environ).folders / job) if spec.display.detach else "",
+            folder=str(find_locations(os.environ).folders / job) if spec.display.detach else "",
             marks_ranks=spec.display.marks_ranks,
         )
 
@@ -75,7 +75,7 @@ class JobRecord:
 
     @property
     def has_lost_its_machine(self) -> bool:
-        """The machine has been started again since then."""
+        """The machine of hvdrun has been started again since the job began."""
         return self.is_of_this_machine and self.boot != read_boot()
 
     @property
@@ -86,7 +86,7 @@ class JobRecord:
         return read_uptime() - self.uptime
 
     def encode(self) -> str:
-        """As one JSON document."""
+        """The record as a JSON document."""
         return json.dumps(asdict(self))
 
     @classmethod

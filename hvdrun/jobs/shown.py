@@ -2,8 +2,8 @@
 
 An agent's messages are numbered, and it keeps them until they are acknowledged. They are acknowledged when they are in
 the log. A server that is killed may have written some into the log that it has not acknowledged. So the numbers are
-kept with the place in the log: what workers have written behind it comes again, and is removed. Who reads the log of a
-job that runs stops there, and so sees nothing twice.
+kept with the position in the log. What workers have written behind it comes again, and is removed. A reader of the log
+of a job that runs stops there, and sees nothing twice.
 
 The record is in one of two files in turn, with a checksum: a process that is killed may have written half of one.
 """
@@ -24,12 +24,12 @@ _LEAST_BYTES = 4096  # of a record; the rest of it is blank
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """How far the log has what the agents' messages say, and nothing of later ones.
+class LogPosition:
+    """How far into the log the messages that are acknowledged reach.
 
-    number: of the file. size: how many of its bytes.
+    number: of the file. size: in bytes, from the beginning of that file.
     numbers: of the last messages that were shown, by the agents' identities.
-    turn: counts the records.
+    turn: counts the records; the highest is the newest.
     """
 
     number: int = 0
@@ -38,13 +38,13 @@ class Place:
     turn: int = 0
 
     def encode(self) -> bytes:
-        """As a line that is checked when it is read."""
+        """The position as a line with its checksum."""
         text = json.dumps([self.turn, self.number, self.size, dict(self.numbers)]).encode()
         return b"%08x %b\n" % (zlib.crc32(text), text)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The inverse.
+        """The position in the line of `encode`.
 
         Raises:
             ValueError: it is damaged.
@@ -57,16 +57,16 @@ class Place:
 
 
 class Shown:
-    """Keeps how far the agents' messages were shown.
+    """Keeps on disk how far the agents' messages were shown.
 
     Args:
         folder: of the job.
-        locate: the log's present file, and how long it is.
+        locate: the number of the log's present file, and how many bytes it has.
     """
 
     def __init__(self, folder: Path, locate: Callable[[], tuple[int, int]]) -> None:
         self._locate = locate
-        former = read_place(folder)
+        former = read_position(folder)
         self._turn = 0 if former is None else former.turn
         mode = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         self._descriptors = [os.open(folder / name, mode, 0o600) for name in _NAMES]
@@ -74,10 +74,10 @@ class Shown:
             self.note({})
 
     def note(self, numbers: Mapping[str, int]) -> None:
-        """The log has the messages of each agent up to its number. For the thread that writes the log."""
+        """Note that the log has each agent's messages up to its number. For the thread that writes the log."""
         self._turn += 1
         number, size = self._locate()
-        record = Place(number, size, numbers, self._turn).encode()
+        record = LogPosition(number, size, numbers, self._turn).encode()
         os.pwrite(self._descriptors[self._turn % len(_NAMES)], record.ljust(_LEAST_BYTES), 0)
 
     def close(self) -> None:
@@ -86,13 +86,13 @@ class Shown:
             os.close(descriptor)
 
 
-def read_place(folder: Path) -> Place | None:
+def read_position(folder: Path) -> LogPosition | None:
     """How far the messages were shown; None where nothing was kept."""
     found = []
     for name in _NAMES:
         with suppress(OSError, ValueError, TypeError):  # it was not written, or not to its end
-            found.append(Place.decode((folder / name).read_bytes()))
-    return max(found, key=lambda place: place.turn, default=None)
+            found.append(LogPosition.decode((folder / name).read_bytes()))
+    return max(found, key=lambda position: position.turn, default=None)
 
 
 def remove_unacknowledged(folder: Path) -> None:
@@ -103,13 +103,13 @@ def remove_unacknowledged(folder: Path) -> None:
     Raises:
         OSError: the log cannot be written.
     """
-    place = read_place(folder) or Place()
+    position = read_position(folder) or LogPosition()
     for each in list_logs(folder):
-        if each < place.number:
+        if each < position.number:
             continue
         path = name_log(folder, each)
         with path.open("r+b") as log:
-            log.seek(place.size if each == place.number else 0)
+            log.seek(position.size if each == position.number else 0)
             begin = log.tell()
             kept = [line for line in log if line.endswith(b"\n") and not is_of_worker(line)]
             log.truncate(begin)  # first: who reads it sees no half of a line

@@ -16,12 +16,12 @@ _PERIOD_SECONDS = 0.05
 
 
 class StartWatch:
-    """Calls once, when the job has started.
+    """Tells when the job has started.
 
     Args:
-        note: is called then; None where nobody waits.
+        note: is called once, then; None where nobody waits.
         expects_init: the program names a package with `init()`.
-        limit_seconds: how long no worker may join, when all processes run, until it counts as one that never does.
+        patience_seconds: how long no worker may join, when all processes run, until it counts as one that never does.
         clock: the time in seconds.
     """
 
@@ -30,11 +30,11 @@ class StartWatch:
         note: Callable[[], None] | None = None,
         *,
         expects_init: bool = False,
-        limit_seconds: float = 0.0,
+        patience_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._note = note
-        self._patience_seconds = limit_seconds if expects_init else 0.0
+        self._patience_seconds = patience_seconds if expects_init else 0.0
         self._clock = clock
         self._all_run_since: float | None = None
         self._running: set[Worker] = set()
@@ -44,35 +44,34 @@ class StartWatch:
         """Somebody waits, and the job has not started yet."""
         return self._note is not None
 
-    async def run(self, look: Callable[[], State]) -> None:
+    async def run(self, read_state: Callable[[], State]) -> None:
         """Look at the state of the job until it has started."""
         while self.is_awaited:
-            self.look(look())
+            self.look(read_state())
             await asyncio.sleep(_PERIOD_SECONDS)
 
     def resume(self, state: State, ago_seconds: float | None = None) -> None:
-        """The job had begun before, and goes on with this state; workers of agents that had not may be yet to start.
+        """Go on with the state of a job that had begun before. Workers of agents that had not begun may start now.
 
         Args:
             state: of the job.
             ago_seconds: how long ago it began, where somebody may still wait for its start; None where it was resumed.
         """
-        is_over = state.generation is not None or state.rounds > 0
-        if not is_over and (ago_seconds is not None or unheard_hosts(state)):
+        had_started = state.generation is not None or state.rounds > 0
+        if not had_started and (ago_seconds is not None or unheard_hosts(state)):
             heard = {host for host in state.hosts if state.last_heard[host] is not None}
             workers = [each.worker for each in state.workers.values()]
             self._running |= {each for each in workers if each.slot.host in heard or each.slot.host not in state.hosts}
             self._patience_seconds = max(0.0, self._patience_seconds - (ago_seconds or 0.0))
-        elif self._note is not None:
-            self._note()
-            self._note = None
+        else:
+            self._tell()
 
     def note_running(self, worker: Worker) -> None:
-        """A worker's process runs."""
+        """Note that a worker's process runs."""
         self._running.add(worker)
 
     def look(self, state: State) -> None:
-        """The job has this state now."""
+        """Tell if the job, with this state, has started."""
         if self._note is None or state.outcome is not None:
             return
         if self._all_run_since is None and 0 < len(state.workers) <= len(self._running):
@@ -83,6 +82,10 @@ class StartWatch:
             and self._clock() - self._all_run_since >= self._patience_seconds
         )
         if state.generation is not None or never_joins:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._note is not None:
             self._note()
             self._note = None
 

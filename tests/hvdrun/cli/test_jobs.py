@@ -15,7 +15,7 @@ import pytest
 
 from hvdrun.cli.program import main
 from hvdrun.cli.run import Prepared, resume_detached
-from hvdrun.jobs import known, places
+from hvdrun.jobs import known, locations
 from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.log import frame, name_log
 from hvdrun.jobs.questions import SilentJobError
@@ -87,10 +87,10 @@ def test_ps_leaves_out_what_has_ended_long_ago(place: Path, capsys: pytest.Captu
 def test_ps_names_the_machine_of_a_job_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = places.Places(tmp_path / "local", tmp_path / "names")
+    own = locations.Locations(tmp_path / "local", tmp_path / "names")
     own.create()
     (tmp_path / "names" / "beef@login2").touch()
-    monkeypatch.setattr(known, "find_places", lambda _: own)
+    monkeypatch.setattr(known, "find_locations", lambda _: own)
     assert main(["ps"]) == 0
     assert "beef  on login2" in capsys.readouterr().out
     assert main(["wait", "be"]) == 69

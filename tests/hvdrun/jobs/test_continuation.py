@@ -303,6 +303,6 @@ def test_a_launch_that_is_damaged_is_known(folder: JobFolder) -> None:
     assert folder.read_launch() is None
     folder.write_launch("1.0", b"launch")
     assert folder.read_launch() == ("1.0", b"launch")
-    folder.launch.write_bytes(folder.launch.read_bytes()[:-1])
+    folder.launch_path.write_bytes(folder.launch_path.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"[0-9a-f]{8}"):
         folder.read_launch()

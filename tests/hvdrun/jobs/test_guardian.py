@@ -47,7 +47,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def start_guardian(code: str, *, first: int = 1, patience_seconds: float = 60.0) -> subprocess.Popen[str]:
         serve = textwrap.indent(textwrap.dedent(code), "    ")
         run = f"guard(serve, say, first={first}, patience_seconds={patience_seconds})"
-        program = f"{HEAD}\ndef serve(life):\n{serve}\nend = {run}\nsys.exit(end.code if end.is_end else 90)\n"
+        program = f"{HEAD}\ndef serve(life):\n{serve}\nend = {run}\nsys.exit(end.code if end.ends_job else 90)\n"
         process = subprocess.Popen(
             [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -77,7 +77,7 @@ def test_a_server_that_is_killed_is_started_again_and_knows_it(start: Start) -> 
         print(life.number, life.killed_by, flush=True)
         if life.number < 3:
             kill()
-        life.decide()
+        life.decide_end()
         return 7
         """
     )
@@ -98,7 +98,7 @@ def test_a_server_that_cannot_start_is_followed_by_another(start: Start) -> None
             kill()
         if life.number < 4:
             raise MemoryError
-        life.decide()
+        life.decide_end()
         return 7
         """
     )
@@ -142,7 +142,7 @@ def test_a_server_without_a_process_is_tried_again(start: Start) -> None:
         if life.number == 1:
             resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, limits[1]))
             kill()
-        life.decide()
+        life.decide_end()
         return 7
         """
     )
@@ -239,7 +239,7 @@ def test_a_port_stays_that_of_the_job_while_there_is_no_server(start: Start) -> 
             port.listen()
             with socket.create_connection(port.getsockname()):
                 print("reached", flush=True)
-        life.decide()
+        life.decide_end()
         return 0
         """
     )

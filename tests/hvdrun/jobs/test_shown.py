@@ -8,7 +8,7 @@ import pytest
 
 from hvdrun.jobs.log import OWN_LINE, frame, name_log
 from hvdrun.jobs.reader import LogReader
-from hvdrun.jobs.shown import Place, Shown, read_place, remove_unacknowledged
+from hvdrun.jobs.shown import LogPosition, Shown, read_position, remove_unacknowledged
 from rendezvous.wire.orders import OutputStream
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -28,13 +28,13 @@ def note(folder: Path, log: int, **numbers: int) -> None:
 
 
 def test_another_server_knows_the_last_numbers(tmp_path: Path) -> None:
-    assert read_place(tmp_path) is None
+    assert read_position(tmp_path) is None
     write(tmp_path, 1, b"[0] a\n")
     for numbers in ({"host1": 7, "host2": 3}, {"host1": 8, "host2": 3}):
         note(tmp_path, 1, **numbers)
-        place = read_place(tmp_path)
-        assert place is not None
-        assert place.numbers == numbers
+        position = read_position(tmp_path)
+        assert position is not None
+        assert position.numbers == numbers
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("shown.*")} == {0o600}
 
 
@@ -43,13 +43,13 @@ def test_a_record_that_was_not_written_to_its_end_leaves_the_one_before(tmp_path
     many = {f"host{number}": 1 for number in range(1000)}
     note(tmp_path, 1, **many)
     note(tmp_path, 1, **dict.fromkeys(many, 2))
-    newest = max(tmp_path.glob("shown.*"), key=lambda path: Place.decode(path.read_bytes()).turn)
+    newest = max(tmp_path.glob("shown.*"), key=lambda path: LogPosition.decode(path.read_bytes()).turn)
     with newest.open("r+b") as file:
         file.seek(4096)
         file.write(b"1")
-    place = read_place(tmp_path)
-    assert place is not None
-    assert place.numbers == many
+    position = read_position(tmp_path)
+    assert position is not None
+    assert position.numbers == many
 
 
 def test_output_of_workers_since_then_is_removed_and_the_words_of_hvdrun_stay(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_without_a_record_nothing_was_acknowledged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[1]", "7"])
 def test_a_damaged_record_counts_as_missing(tmp_path: Path, text: str) -> None:
     (tmp_path / "shown.0").write_text(text)
-    assert read_place(tmp_path) is None
+    assert read_position(tmp_path) is None
     remove_unacknowledged(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["shown.0"]
 

@@ -34,7 +34,7 @@ def test_a_plain_program_has_started_when_all_processes_run() -> None:
 @pytest.mark.parametrize("expects_init", [True, False])
 def test_a_program_that_joins_has_started_when_all_have_joined(expects_init: bool) -> None:
     note = Mock()
-    started = StartWatch(note, expects_init=expects_init, limit_seconds=9.0, clock=lambda: 0.0)
+    started = StartWatch(note, expects_init=expects_init, patience_seconds=9.0, clock=lambda: 0.0)
     for worker in (A, B):
         started.note_running(worker)
     started.look(make_state(waiting=1))
@@ -45,7 +45,7 @@ def test_a_program_that_joins_has_started_when_all_have_joined(expects_init: boo
 
 def test_a_program_that_only_might_join_has_started_after_a_while() -> None:
     note, clock = Mock(), Mock(return_value=5.0)
-    watch = StartWatch(note, expects_init=True, limit_seconds=9.0, clock=clock)
+    watch = StartWatch(note, expects_init=True, patience_seconds=9.0, clock=clock)
     for worker in (A, B):
         watch.note_running(worker)
     watch.look(make_state())
@@ -81,7 +81,7 @@ def test_a_resumed_job_has_started(lines: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("ago", "patience"), [(2.0, 7.0), (20.0, 0.0)], ids=["early", "late"])
 def test_the_next_server_waits_for_the_start_as_long_as_the_former_one_would_have(ago: float, patience: float) -> None:
     note, clock = Mock(), Mock(return_value=5.0)
-    watch = StartWatch(note, expects_init=True, limit_seconds=9.0, clock=clock)
+    watch = StartWatch(note, expects_init=True, patience_seconds=9.0, clock=clock)
     state = restore(play("policy size=2", "hosts a:1 b:1", "report all", "join a:0"))
     watch.resume(state, ago)
     watch.look(state)
@@ -94,7 +94,7 @@ def test_the_next_server_waits_for_the_start_as_long_as_the_former_one_would_hav
 
 def test_the_next_server_of_a_job_whose_workers_have_joined_does_not_wait() -> None:
     note = Mock()
-    watch = StartWatch(note, expects_init=True, limit_seconds=9.0)
+    watch = StartWatch(note, expects_init=True, patience_seconds=9.0)
     watch.resume(restore(play("policy size=2", "hosts a:1 b:1", "join all")), 2.0)
     note.assert_called_once_with()
 

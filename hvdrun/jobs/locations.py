@@ -1,7 +1,7 @@
 """Where the folders of detached jobs lie: on a local disk, for their owner alone.
 
-Locks and lasting files are sure there. So the folders of a user whose home is on a file server lie in /var/tmp, and the
-home has only an empty file for each, whose name tells the machine.
+Only there are locks and lasting files sure. If the home of a user is on a file server, the folders lie in /var/tmp. The
+home then has an empty file for each job, whose name tells the machine.
 """
 
 import os
@@ -15,7 +15,7 @@ from hvdrun.errors import LaunchError
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _SPARE = Path("/var/tmp")  # noqa: S108 - it outlives a restart of the machine; the folder in it is checked
-_OF_SERVERS = frozenset(
+_REMOTE_FILE_SYSTEMS = frozenset(
     {
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "9p"),
         *("lustre", "gpfs", "beegfs", "pvfs2", "orangefs", "panfs", "wekafs", "gfs2", "ocfs2"),
@@ -38,8 +38,8 @@ class FolderRefusedError(LaunchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """The two places of a user's detached jobs.
+class Locations:
+    """The folders in which a user's detached jobs are found.
 
     folders: has the folder of each job of this machine.
     names: has an empty file for each job of all machines; None where `folders` is the only place.
@@ -75,12 +75,12 @@ class Places:
             (self.names / f"{job}{_AT}{os.uname().nodename}").touch(mode=0o600)
 
     def forget(self, job: str) -> None:
-        """Take that back."""
+        """Remove the note of a job of this machine."""
         if self.names is not None:
             (self.names / f"{job}{_AT}{os.uname().nodename}").unlink(missing_ok=True)
 
     def list_elsewhere(self) -> Iterator[tuple[str, str, float]]:
-        """The jobs of other machines: each with its machine, and when it began, in seconds since 1970."""
+        """The jobs of other machines: name, machine, and when it began, in seconds since 1970."""
         if self.names is None:
             return
         with suppress(OSError):  # there are none
@@ -90,21 +90,21 @@ class Places:
                     yield job, machine, entry.stat().st_mtime
 
 
-def find_places(environment: Mapping[str, str]) -> Places:
+def find_locations(environment: Mapping[str, str]) -> Locations:
     """Where the detached jobs of the user with this environment are."""
     spare = _SPARE / f"hvdrun-{os.geteuid()}"
     state = environment.get("XDG_STATE_HOME", "")
     if not state.startswith("/"):  # the specification: others are ignored
         home = environment.get("HOME", "")
         if not home.startswith("/"):
-            return Places(spare)
+            return Locations(spare)
         state = f"{home}/.local/state"
     own = Path(state) / "hvdrun"
     if not _may_create(own):
-        return Places(spare)
+        return Locations(spare)
     if is_local(own):
-        return Places(own)
-    return Places(spare, own)
+        return Locations(own)
+    return Locations(spare, own)
 
 
 def find_fault(path: Path) -> str | None:
@@ -133,7 +133,7 @@ def is_local(path: Path) -> bool:
             point = before.split()[4].encode("latin-1", "surrogateescape").decode("unicode_escape")
             if len(point) >= longest and f"{resolved}/".startswith(f"{point.rstrip('/')}/"):
                 kind, longest = after.split()[0], len(point)
-    return kind not in _OF_SERVERS and (not kind.startswith("fuse") or kind == _LOCAL_FUSE)
+    return kind not in _REMOTE_FILE_SYSTEMS and (not kind.startswith("fuse") or kind == _LOCAL_FUSE)
 
 
 def _may_create(path: Path) -> bool:

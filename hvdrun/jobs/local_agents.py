@@ -24,15 +24,15 @@ class LocalAgent:
     folder: Path
 
     def stop(self) -> None:
-        """Ask it to stop its workers: with a stop notice, and when they have got that, with a signal."""
+        """Ask it for a stop notice to its workers; and where they have had one, to stop them."""
         number = signal.SIGUSR2
         if exists(name_stop_file(self.folder / "agent.sock")):
             number = signal.SIGTERM
         processes.kill(self.process, number)
 
     @property
-    def lives(self) -> bool:
-        """Whether it has not ended."""
+    def is_running(self) -> bool:
+        """It has not ended."""
         now = processes.look(self.process.pid)
         return now is not None and now.started == self.process.started and not now.is_dead
 
@@ -50,7 +50,7 @@ def find_agents() -> Iterator[LocalAgent]:
 
 
 def _find_agent(watchdog: Process) -> Process | None:
-    """The agent that writes to this watchdog; None if it has ended, so that init is the watchdog's parent.
+    """The agent that writes to this watchdog; None if the agent has ended, and init is the watchdog's parent.
 
     Raises:
         OSError: one of the two has just ended.

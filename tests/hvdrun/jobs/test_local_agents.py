@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.cli.program import main
-from hvdrun.jobs.here import LocalAgent, find_agents
+from hvdrun.jobs.local_agents import LocalAgent, find_agents
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.bootstrap import name_stop_file
 from tests.waiting import wait_until
@@ -52,7 +52,7 @@ def find() -> list[LocalAgent]:
 def test_an_agent_is_found_by_its_watchdog(agent: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
     (found,) = find()
     assert (found.process.pid, found.folder) == (agent.pid, tmp_path / "folder")
-    assert found.lives
+    assert found.is_running
 
 
 def test_a_watchdog_of_a_discovery_script_is_no_agent() -> None:
@@ -83,7 +83,7 @@ def test_workers_that_have_a_stop_notice_get_a_signal(agent: "subprocess.Popen[b
     name_stop_file(found.folder / "agent.sock").touch()
     found.stop()
     assert agent.wait() == -signal.SIGTERM
-    wait_until(lambda: not found.lives)
+    wait_until(lambda: not found.is_running)
 
 
 def test_stop_here_returns_when_the_agent_has_ended(
