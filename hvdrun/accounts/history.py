@@ -14,11 +14,11 @@ from rendezvous.wire.accounts import Account, AccountsReported
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many workers the job has from now on.
+    """How many workers the job has, from a moment on.
 
-    at: since when.
+    at: that moment.
     round: how many times all workers had been started again.
-    generation: that begins; 0 where the workers are only started.
+    generation: the one that begins; 0 where the workers are only started.
     """
 
     at: float
@@ -34,7 +34,7 @@ class Loss:
     at: when the launcher knew it.
     detect_seconds: from the report of the exit, or the last report of the host, until the others were interrupted.
     continued_at: when the next generation was published, or all workers ran again; None before that.
-    generation: with which the job has continued; 0 where all workers were started again.
+    generation: the one with which the job has continued; 0 where all workers were started again.
     """
 
     at: float
@@ -75,15 +75,15 @@ class History:
         self.workers: dict[Worker, WorkerHistory] = {}
         self.end: Finish | None = None
         self._hosts: dict[int, str] = {}  # by rank: where its last worker ran
-        self._heard: dict[str, float] = {}
+        self._heard: dict[str, float] = {}  # by host: when it last reported
         self._round = -1
-        self._known: tuple[Outcome, ...] = ()
-        self._open: list[Loss] = []  # the job has not continued after these
+        self._known: tuple[Outcome, ...] = ()  # the losses that were noted already
+        self._open: list[Loss] = []  # those after which the job has not continued yet
         self._stopped: tuple[float, float] | None = None  # when all workers were stopped, and how long detection took
         self._awaited: set[Worker] = set()  # of a restart: those that do not run yet
 
     def resume(self, state: State, now: float) -> None:
-        """Another server goes on from this state: the last one may have noted less, and has perhaps noted it late."""
+        """Go on from the state of a former server, which may have noted fewer events, and some of them late."""
         known, losses = self._known, state.losses
         # Equal losses are other objects here, and each list has the last losses only.
         overlap = next(size for size in range(min(len(known), len(losses)), -1, -1) if _ends_with(known, losses[:size]))
@@ -97,7 +97,7 @@ class History:
             self._continue(now)
 
     def note(self, event: Event | None, state: State, effects: Effects, now: float) -> None:
-        """An event has led to this state, with these effects; None where another server goes on from there."""
+        """Note an event with the state and the effects that it has led to; None where a former server had it."""
         self._note_losses(state, now)
         match event:
             case Reported(host):
@@ -117,11 +117,11 @@ class History:
                     pass
 
     def count(self) -> int:
-        """How much there is: it grows with each size, loss and worker."""
+        """How many sizes, losses and workers there are."""
         return len(self.sizes) + len(self.losses) + len(self.workers)
 
     def note_started(self, worker: Worker, now: float) -> bool:
-        """The process of a worker runs; with the last one of a restart the job has continued, and this returns True."""
+        """Note that the process of a worker runs; returns True if it is the last one of a restart."""
         if (known := self.workers.get(worker)) is not None:
             known.has_run = True
         if worker in self._awaited:
@@ -132,7 +132,7 @@ class History:
         return False
 
     def note_accounts(self, reported: AccountsReported) -> bool:
-        """Accounts have come, each in place of an earlier one; returns whether one is the last of a worker."""
+        """Take accounts, each in place of an earlier one; returns whether one is the last of a worker."""
         is_last = False
         for account in reported.accounts:
             if (known := self.workers.get(account.worker)) is not None:

@@ -59,21 +59,21 @@ class JobFacts:
 
 
 class OutcomeFile:
-    """The file of one job. That of an earlier job is removed before it, and there is none while the job runs.
+    """The file of one job. It removes the file of an earlier job at once, and writes its own when the job has ended.
 
     Args:
         path: the file; None for none.
         facts: of the job.
-        history: what happens in it.
+        history: of the job.
         clock: the local time.
-        tell: prints why the file is lost.
-        ago_seconds: how long ago the job began, where a former server of it has begun it.
-        is_next: such a server has made sure of the file, and none is refused while the job trains.
+        tell: prints why the file cannot be written at the end.
+        ago_seconds: how long ago the job began, under a former server.
+        is_next: a former server has tried the file; the job trains, and no file is refused any more.
 
     is_lost: it could not be written at the end.
 
     Raises:
-        OutcomeFileError: it could not be written at the end of the job either.
+        OutcomeFileError: the file cannot be written now.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class OutcomeFile:
         return self
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:
-        """The job has ended, perhaps by an error: write the file."""
+        """Write the file when the job has ended, perhaps by an error."""
         if self._path is None:
             return
         try:
@@ -112,7 +112,7 @@ class OutcomeFile:
             self._tell(f"{str(self._path)!r} of --outcome is not written: {failure.strerror}")
 
     def render(self, error: BaseException | None = None) -> bytes:
-        """The bytes of the file, if the job ends now; error: by this one."""
+        """The bytes of the file if the job ends now, by this error if there is one."""
         times = {
             "begin": self._begin.isoformat(timespec="milliseconds"),
             "end": self._clock().isoformat(timespec="milliseconds"),
@@ -176,7 +176,7 @@ def _describe_end(history: History, error: BaseException | None) -> dict[str, An
             exit_code, reason = CANNOT_LAUNCH, f"{type(error).__name__}: {error}"
     has_run = any(each.has_run for each in history.workers.values())
     cause = _BROKEN if has_run else _NOT_STARTED
-    fields = {"cause": cause, "reason": reason, "culprit": None, **_describe_place(None, None, None)}
+    fields = {"cause": cause, "reason": reason, "culprit": None, **_describe_failed_part(None, None, None)}
     return {"exit_code": exit_code, "first_cause": fields | {"message": None, "evidence": None}}
 
 
@@ -192,13 +192,13 @@ def _describe_cause(end: Finish) -> dict[str, Any] | None:
 
 
 def _describe_failure(outcome: Outcome) -> dict[str, Any]:
-    fields = _describe_place(outcome.rank, outcome.host, outcome.returncode)
+    fields = _describe_failed_part(outcome.rank, outcome.host, outcome.returncode)
     if outcome.worker is not None:
         fields |= {"host": outcome.worker.slot.host, "slot": outcome.worker.slot.index}
     return fields | {"message": outcome.message or None, "evidence": outcome.evidence or None}
 
 
-def _describe_place(rank: int | None, host: str | None, returncode: int | None) -> dict[str, Any]:
+def _describe_failed_part(rank: int | None, host: str | None, returncode: int | None) -> dict[str, Any]:
     return {"rank": rank, "host": host, "slot": None, **_describe_returncode(returncode)}
 
 
@@ -277,7 +277,7 @@ def _round(seconds: float) -> float:
 
 
 def _try(path: Path) -> None:
-    """Find out whether the file can be written, and remove that of an earlier job.
+    """Find out whether the file can be written, and remove the file of an earlier job.
 
     Raises:
         OutcomeFileError: it cannot.
@@ -293,7 +293,7 @@ def _try(path: Path) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write the whole file: who reads it sees all or nothing.
+    """Write the file at once: a reader sees all of it or nothing.
 
     Raises:
         OSError: it cannot be written.

@@ -16,7 +16,7 @@ from hvdrun.accounts.report import (
 from hvdrun.console.page import describe_seconds
 from rendezvous.wire.accounts import Account
 
-LEAST_SECONDS = 60.0  # of a job whose goodput is printed
+LEAST_SECONDS = 60.0  # a shorter job prints no goodput
 MOST_ROWS = 20
 _MOST_NAMED = 3  # ranks
 _WIDTH = 9
@@ -26,7 +26,7 @@ _TOTAL = "total"
 
 
 def describe_goodput(history: History, seconds: float) -> str | None:
-    """The line at the end of a job that has run for so long; None for nothing.
+    """The line at the end of a job that has run for so many seconds; None if there is nothing to say.
 
     `goodput 97.8 %; rank 5 (server2) was last in 412 of 500 steps: the others waited 31 s for it`
     """

@@ -22,11 +22,11 @@ PARTS = (
 )
 UNKNOWN = "unknown"
 _GOOD = ("compute", "waiting", "communication")
-_TIMES_AS_OFTEN = 2.5  # as a quick rank is the last
-_LEAST_LAST = 0.3  # of the steps
-_LEAST_COST = 0.05  # of the job's time
+_TIMES_AS_OFTEN = 2.5  # a straggler is the last so many times as often as a quick rank
+_LEAST_LAST = 0.3  # the share of the steps in which a straggler is the last
+_LEAST_COST = 0.05  # the share of the job's time for which the others wait for a straggler
 _HALF, _NEARLY_ALL = 0.5, 0.9  # of the steps, in which a rank has taken part
-_LATE_SHARE = 0.75  # of the others' communication is what a rank has at most that comes late to it
+_LATE_SHARE = 0.75  # a rank that comes late to communication has at most this share of the others' time in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class RecoveryParts:
     """The parts of one recovery, in seconds; None where a part is not known.
 
     generation: with which the job has continued; 0 where all workers were started again.
-    detect: until the others were interrupted. reform: until they were connected, or all ran again.
-    state: to restore the state, and to send it. replay: for steps that were repeated. Of the slowest worker each.
+    detect: until the others were interrupted. reform: from then until they were connected, or all ran again.
+    state: to restore and send the state. replay: for repeated steps. Each of these is that of the slowest worker.
     """
 
     generation: int
@@ -51,7 +51,7 @@ class Straggler:
 
     last: in how many steps it was the last one to ask; 0 where it asked in time, and came late to the communication.
     of: how many steps there were.
-    seconds: how long each of the others waited for it, on average.
+    seconds: the mean time that one of the others waited for it.
     """
 
     rank: int
@@ -143,9 +143,9 @@ def _find_last(
 ) -> dict[int, tuple[int, float]]:
     """By rank, in how many steps it was the last to ask, and for how long the others waited for it.
 
-    Also healthy ranks wait for each other, and a busy machine holds up now this one and now that one. So a rank is
-    named only where it was the last often, and much more often than a quick one. What counts is how much longer it was
-    waited for.
+    Healthy ranks wait for each other, too, and a busy machine holds up now this one and now that one. So a rank is
+    named only if it was the last often, and much more often than a quick one. The cost is how much longer it was waited
+    for than a quick one.
     """
     accounts = [account for _, account in ranked]
     # How many there were at a time: a lost worker counts for as long as it ran.
@@ -155,8 +155,8 @@ def _find_last(
     for waited in (each for account in accounts for each in account.waited_for):
         seconds[waited.rank] += waited.seconds / max(1.0, size - 1)
         last[waited.rank] = max(last[waited.rank], waited.steps)
-    lasting = _find_lasting(ranked, _HALF)  # another one was waited for little
-    quick_seconds, quick_last = (_find_quick([each[rank] for rank in lasting]) for each in (seconds, last))
+    present = _find_present(ranked, _HALF)  # the others had little time to be waited for
+    quick_seconds, quick_last = (_find_quick([each[rank] for rank in present]) for each in (seconds, last))
     fair = max(sum(last.values()) / max(size, 1.0), _TIMES_AS_OFTEN * quick_last, _LEAST_LAST * steps)
     return {
         rank: (last[rank], waited)
@@ -168,14 +168,14 @@ def _find_last(
 def _find_late(ranked: Iterable[tuple[int, Account]], least_seconds: float) -> dict[int, float]:
     """By rank, for how long the others waited for it within the communication.
 
-    All end it at the same time. So the rank that is blocked in it much shorter than the others began it later by as
-    much. Ranks are compared that were there all the time: the communication of fewer workers is shorter.
+    All ranks end the communication at the same time. So a rank that is blocked in it much shorter than the others began
+    it later by as much. Only ranks that were there all the time are compared: fewer workers communicate faster.
     """
     steps = _add_up_steps(ranked)
     seconds: defaultdict[int, float] = defaultdict(float)
     for rank, account in ranked:
         seconds[rank] += account.communication_seconds
-    means = {rank: seconds[rank] / steps[rank] for rank in _find_lasting(ranked, _NEARLY_ALL)}
+    means = {rank: seconds[rank] / steps[rank] for rank in _find_present(ranked, _NEARLY_ALL)}
     found = {}
     for rank, mean in means.items():
         others = [each for other, each in means.items() if other != rank]
@@ -193,13 +193,13 @@ def _add_up_steps(ranked: Iterable[tuple[int, Account]]) -> dict[int, int]:
     return steps
 
 
-def _find_lasting(ranked: Iterable[tuple[int, Account]], share: float) -> list[int]:
+def _find_present(ranked: Iterable[tuple[int, Account]], share: float) -> list[int]:
     """The ranks that have taken part in this share of the steps."""
     steps = _add_up_steps(ranked)
     return [rank for rank, taken in steps.items() if taken and taken >= share * max(steps.values())]
 
 
 def _find_quick(values: Iterable[float]) -> float:
-    """What holds of a quick rank: a third of all are quicker at most."""
+    """The value of a quick rank: at most a third of the ranks have a smaller one."""
     in_order = sorted(values)
     return in_order[(len(in_order) - 1) // 3]

@@ -1,4 +1,4 @@
-"""Reads the events of a timeline, of all its parts, one at a time; also where the end of a part is cut off."""
+"""Reads the events of a timeline one at a time, from all its files; the end of a file may be cut off."""
 
 import json
 from collections.abc import Iterator
@@ -48,11 +48,10 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _find_job(path: Path) -> str | None:
-    for event in read_events(path):
-        arguments = event.get("args")
-        if isinstance(arguments, dict) and "start_time_since_epoch_in_micros" in arguments:
-            return str(arguments.get("job", ""))
-        return None
+    """The job whose timeline has this part, as the first event names it; None if the file is no such part."""
+    arguments = next(read_events(path), {}).get("args")
+    if isinstance(arguments, dict) and "start_time_since_epoch_in_micros" in arguments:
+        return str(arguments.get("job", ""))
     return None
 
 

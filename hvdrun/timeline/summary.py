@@ -75,12 +75,12 @@ class Straggler:
 
 @dataclass(slots=True)
 class RankTime:
-    """What the program of one rank did, in seconds.
+    """The times of the program of one rank, in seconds.
 
-    waited: for results, until their release. received: from then on.
-    steps: of its first steps. parts: what its steps consist of, by name; none where it has not noted them.
-    waited_for: by the rank that was the last. recoveries: of each.
-    communication: until the last that is known of it, in which collectives ran.
+    waited: for results, until their release. received: for results, from their release on.
+    steps: one time for each of its first steps. parts: of all steps, by name; none where it has not noted them.
+    waited_for: by the rank that was the last. recoveries: one time for each.
+    communication: in which collectives ran, until the last event of this rank.
     """
 
     waited: float = 0.0
@@ -125,7 +125,7 @@ class RankTime:
 class Change:
     """The members changed, as after a loss.
 
-    at: when. seconds: from the last result before to the first release after.
+    at: the second of the last result before. seconds: from then to the first release after.
     """
 
     generation: int
@@ -135,9 +135,9 @@ class Change:
 
 @dataclass(slots=True)
 class Summary:
-    """What was found.
+    """What the events of a timeline add up to.
 
-    seconds: from the first event to the last one. ranks: that took part.
+    seconds: from the first event to the last one. ranks: those that took part.
     communication: the seconds in which collectives ran on rank 0.
     rank_times: by rank. collectives: by name. stragglers: by rank.
     changes: of the members. notes: what happened to the job, with the second of it.
@@ -163,9 +163,10 @@ class Summary:
         return sum(straggler.waited for straggler in self.stragglers.values())
 
     def list_steps(self) -> dict[int | None, list[float]]:
-        """The seconds of steps, by rank; under None from one result to the next of the collective that ran longest.
+        """The seconds of steps, by rank.
 
-        That is what there is where the ranks have not noted their steps.
+        Where the ranks have not noted their steps, None has the times from one result to the next of the collective
+        that ran longest.
         """
         steps: dict[int | None, list[float]] = {
             rank: each.steps for rank, each in self.rank_times.items() if each.steps
@@ -207,7 +208,7 @@ class Reader:
         for event in events:
             try:
                 self._add(event)
-            except (KeyError, TypeError, ValueError):  # not an event of ours
+            except (AttributeError, LookupError, TypeError, ValueError):  # not an event of ours
                 continue
 
     def _add(self, event: dict[str, Any]) -> None:
@@ -276,7 +277,7 @@ class Reader:
             self._change = self._generation, self._ended
 
     def _note_span(self, rank: int, kind: str | None, name: str, began: float, seconds: float) -> None:
-        """A rank has waited for an operation, taken a step or done a part of one, recovered, or filled a bucket."""
+        """Note that a rank has waited, taken a step or done a part of one, recovered, or filled a bucket."""
         times, ended = self.summary.rank_times[rank], began + seconds
         times.communication = self.summary.communication
         match kind:

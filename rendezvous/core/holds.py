@@ -1,8 +1,8 @@
-"""What must hold at the agents and workers, derived from the state: a server that was started again performs it.
+"""The effects that a server performs when it is started again, derived from the state.
 
-A server that dies may have decided what no agent has received. So effects are not kept. Each one that matters follows
-from the state, and may be performed twice. What is not listed here answers a caller that asks again, or comes with the
-next report of an agent (`reconcile`): Launch and Terminate.
+A server that dies may have decided what no agent has received. Effects are not in the journal. Each one that matters
+follows from the state, and may be performed twice. Effects that are not listed here answer a caller, which asks again,
+or follow from the next report of an agent (`reconcile`): Launch and Terminate.
 
 One thing does not follow: whether an agent has begun on a host that has never reported. Where its launcher has not
 heard that either, `restore` counts the agent as dismissed, and its workers as ended, or replaced. If it has begun, its
@@ -38,9 +38,11 @@ _OFFERED = frozenset({Phase.FORMING, Phase.RUNNING})
 def restore(state: State, begun: Collection[str] = ()) -> State:
     """The state with which a server continues that was started again, before its clock ticks.
 
-    Its clock begins anywhere, so that the first tick moves all time limits, and each lease begins again.
+    Its clock begins anywhere. So the first tick moves all time limits, and each lease begins again.
 
-    begun: hosts whose agents have started workers, also where they had not reported.
+    Args:
+        state: the last one of the former server.
+        begun: hosts whose agents have started workers, also where they had not reported.
     """
     hosts = {each.worker.slot.host for each in state.list_workers(*_JOINED)} | set(begun)
     state = replace(start_leases(state, hosts & state.hosts.keys()), has_ticked=False, settled_until=0.0)

@@ -32,15 +32,13 @@ _MOST_FAILED_ROUNDS = 3  # in a row; of a job whose restarts have no limit
 
 
 def plan_growth(state: State) -> tuple[State, Effects]:
-    """There have been slots for more workers for the time after which the job is to grow: plan a larger round."""
+    """Plan a larger round if there have been slots for more workers for as long as `--grow-after` says."""
     limit_seconds = state.policy.restarts.grow_after_seconds
     if limit_seconds is None:
         return state, ()
     larger = _count_larger(state)
     if not larger:
-        if state.growing_since is not None:
-            return replace(state, growing_since=None), ()
-        return state, ()
+        return state if state.growing_since is None else replace(state, growing_since=None), ()
     if state.growing_since is None:
         return replace(state, growing_since=state.clock), ()
     if state.clock - state.growing_since < limit_seconds:
@@ -66,7 +64,7 @@ def _count_larger(state: State) -> int:
 
 
 def stop_round(state: State) -> tuple[State, Effects]:
-    """All workers are to be started again: stop them."""
+    """Stop all workers, if they are to be started again."""
     restart = state.restart
     if restart is None or state.phase is Phase.RESTARTING:
         return state, ()
@@ -74,10 +72,10 @@ def stop_round(state: State) -> tuple[State, Effects]:
     policy, restarts = state.policy, state.policy.restarts
     if restart.is_planned:
         grace_seconds = restarts.planned_grace_seconds
+    elif state.restarts == restarts.limit:  # the job ends
+        grace_seconds = policy.grace_seconds
     else:
         grace_seconds = restarts.grace_seconds
-    if not restart.is_planned and state.restarts == restarts.limit:
-        grace_seconds = policy.grace_seconds  # the job ends
     most_seconds = max(grace_seconds, policy.grace_seconds)  # of workers that were being stopped before
 
     state = replace(
@@ -96,25 +94,22 @@ def stop_round(state: State) -> tuple[State, Effects]:
 
 
 def _keep_shortage(state: State) -> float | None:
-    """Since when there are too few slots, or agents: a round that has not begun everywhere has not ended that."""
+    """Since when there are too few slots or agents. Only a round that has begun on all its hosts ends that."""
     if state.unreported:
         return state.short_since
     return None
 
 
 def judge_round(state: State) -> tuple[State, Effects]:
-    """All workers have ended: count the loss, and decide when the next round begins, or that the job ends."""
+    """When all workers have ended, count the loss, and decide when the next round begins, or that the job ends."""
     restart, limit = state.restart, state.policy.restarts.limit
     if restart is None or restart.at is not None or state.ended < len(state.workers):
         return state, ()
     outcome, lasted_seconds = restart.outcome, restart.since - state.round_since
     is_quick = not restart.is_planned and lasted_seconds < QUICK_SECONDS
     has_failed = not restart.is_planned and lasted_seconds < _FAILING_SECONDS and outcome.certainty <= 0
-    quick = failed = 0
-    if is_quick:
-        quick = state.quick_rounds + 1
-    if has_failed:
-        failed = state.failed_rounds + 1
+    quick = state.quick_rounds + 1 if is_quick else 0
+    failed = state.failed_rounds + 1 if has_failed else 0
 
     # A round that never had a report from all its hosts has not begun.
     is_counted = not (restart.is_planned or state.unreported)
@@ -130,7 +125,7 @@ def judge_round(state: State) -> tuple[State, Effects]:
     # Also those that have exited with 0 are started again.
     known = [replace(each, is_done=False, generation=0) for each in state.workers.values()]
     state = replace(
-        _blame(state, restart, lasted_seconds).with_records(known),
+        _count_failure(state, restart, lasted_seconds).with_records(known),
         restart=replace(restart, at=state.clock + pause_seconds),
         restarts=state.restarts + is_counted,
         losses=state.losses if restart.is_planned else _add_loss(state.losses, outcome),
@@ -153,7 +148,7 @@ def _add_loss(losses: tuple[Outcome, ...], outcome: Outcome) -> tuple[Outcome, .
     return (*losses, outcome)[-KEPT_LOSSES:]
 
 
-def _blame(state: State, restart: Restart, lasted_seconds: float) -> State:
+def _count_failure(state: State, restart: Restart, lasted_seconds: float) -> State:
     """Count the loss against the slot that it names, and no other: the other workers may have ended because of it.
 
     It does not count after progress: steps together, or a long round of workers that never joined, whose steps are
@@ -189,7 +184,7 @@ def start_round(state: State) -> tuple[State, Effects]:
 
 
 def _tell_lost_files(before: State, state: State) -> Effects:
-    """The last round had one host, and this one does not continue with the files of its snapshots."""
+    """Warn if the last round had one host and this one does not continue with the files of its snapshots."""
     is_kept = state.files_since is not None and state.files_since < state.rounds
     if is_kept or before.number or len(before.round_hosts) != 1:
         return ()
@@ -201,7 +196,7 @@ def _tell_lost_files(before: State, state: State) -> Effects:
 
 
 def _tell(state: State, restart: Restart, what: str) -> tuple[State, Log]:
-    """Log what follows from the loss, which is named the first time."""
+    """Log what follows from the loss. The first time the line names the loss, too."""
     known = replace(state, restart=None if state.restart is None else replace(state.restart, is_told=True))
     return known, Log(what if restart.is_told else f"{restart.outcome.reason.rstrip('.')}; {what}", Level.WARNING)
 
@@ -268,10 +263,10 @@ def _describe_start(state: State, restart: Restart, workers: int) -> str:
 
 
 def limit_restart(state: State) -> tuple[State, Effects]:
-    """Workers cannot be killed, as in a system call that never returns: their host is lost, not the job."""
+    """Count a host as lost whose workers cannot be killed, as in a system call that never returns."""
     if state.phase is not Phase.RESTARTING or state.deadline is None or state.now <= state.deadline:
         return state, ()
-    late = next((each for each in state.alive()), None)
+    late = next(iter(state.alive()), None)
     if late is None:
         return state, ()
     loss = Lost(late.worker.slot.host, f"its worker {late.worker} could not be stopped")
@@ -279,7 +274,7 @@ def limit_restart(state: State) -> tuple[State, Effects]:
 
 
 def limit_slots(state: State) -> tuple[State, Effects]:
-    """There have been too few slots for the next round for the elastic timeout."""
+    """End the job if there have been too few slots for the next round for as long as `--elastic-timeout` says."""
     limit_seconds, restart = state.policy.recovery.elastic_timeout_seconds, state.restart
     if restart is None or state.short_since is None or state.clock - state.short_since <= limit_seconds:
         return state, ()

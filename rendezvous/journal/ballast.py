@@ -1,4 +1,4 @@
-"""A file that only takes room: it is removed when the disk is full, so that a running job can still decide."""
+"""A file that only reserves space: it is removed when the disk is full, so that a running job can still write."""
 
 import os
 from contextlib import suppress
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BALLAST_BYTES = 8 << 20
-_LEAST_FREE = 4  # of its size: it never fills a disk itself
+_LEAST_FREE = 4  # times its size: it never fills a disk itself
 
 
 @dataclass(frozen=True, slots=True)
 class Ballast:
-    """The file at one path."""
+    """The file with the reserved space."""
 
     path: Path
 
     def create(self) -> None:
-        """Take the room, where there is plenty."""
+        """Reserve the space, where there is plenty."""
         if self.path.exists():
             return
         with suppress(OSError):  # a journal without ballast is better than none
-            room = os.statvfs(self.path.parent)
-            if room.f_bavail * room.f_frsize < _LEAST_FREE * BALLAST_BYTES:
+            disk = os.statvfs(self.path.parent)
+            if disk.f_bavail * disk.f_frsize < _LEAST_FREE * BALLAST_BYTES:
                 return
             descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             try:
@@ -30,7 +30,7 @@ class Ballast:
                 os.close(descriptor)
 
     def release(self) -> bool:
-        """Give the room back; whether there was any."""
+        """Give the space back; returns whether any was reserved."""
         try:
             self.path.unlink()
         except OSError:

@@ -1,7 +1,7 @@
 """Values of the core as values of JSON, and back: dataclasses by the names of their fields, as their type hints say.
 
-A later version of hvdrun reads what an earlier one has written. So a new field has a default, which stands for a
-missing one. A field that was removed, and a value of an enum that was renamed, is listed here.
+A later version of hvdrun reads what an earlier one has written. So a new field has a default, which is used where the
+field is missing. Fields that were removed, and values of enums that were renamed, are listed here.
 """
 
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ class UnknownFieldError(ValueError):
 
 
 class Codec:
-    """How values of one type are written and read; here those that JSON has itself.
+    """Writes and reads the values of one type. This base serves the types that JSON has itself.
 
-    is_ordered: a value contains mappings, whose order counts, and which `==` ignores.
+    is_ordered: a value contains mappings. Their order counts, and `==` ignores it.
     """
 
     is_ordered = False
@@ -84,7 +84,7 @@ class EnumCodec(Codec):
         return value.value
 
     def decode(self, encoded: Any) -> Any:
-        """The member with this value, or with what it is called now."""
+        """The member with this value, or with the present name of a former one."""
         return self.enum(FORMER_VALUES.get(self.enum.__name__, {}).get(encoded, encoded))
 
 
@@ -225,7 +225,7 @@ class RecordCodec(Codec):
         self.is_ordered = any(codec.is_ordered for codec in self.fields.values())
         self._names = tuple(self.fields)
         self._converted = {name: codec for name, codec in self.fields.items() if type(codec) is not Codec}
-        self._read = attrgetter(*self._names, "__class__")  # with a single name it would return no tuple
+        self._read = attrgetter(*self._names, "__class__")  # attrgetter of a single name returns no tuple
 
     def encode(self, value: Any) -> Any:
         """The encoded fields; all of them, so that a default may change."""
@@ -306,7 +306,7 @@ def find_codec(hint: Any) -> Codec:
     return _find_codec(hint)
 
 
-@cache
+@cache  # whose type takes no type variable, as `find_codec` does
 def _find_codec(hint: Any) -> Codec:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint in _PLAIN:
@@ -358,10 +358,10 @@ def encode(value: object) -> Any:
 
 
 def decode(kind: type[T], encoded: Any) -> T:
-    """The dataclass that was encoded so.
+    """The dataclass that `encode` has written.
 
     Raises:
-        UnknownFieldError, KeyError, TypeError, ValueError: it is none of this class, or of a later version.
+        UnknownFieldError, KeyError, TypeError, ValueError: it is not of this class, or a later version has written it.
     """
     value: T = find_codec(kind).decode(encoded)
     return value

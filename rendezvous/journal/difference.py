@@ -15,19 +15,19 @@ from rendezvous.journal.codec import Codec, MappingCodec, OptionalCodec, RecordC
 T = TypeVar("T")
 
 _REMOVED, _CHANGED, _ADDED = "-", "~", "+"
-_FEW = 8  # entries of a mapping that are shorter than what has changed among them
+_FEW = 8  # so many entries are written whole: their difference would be no shorter
 
 
 def difference(former: T, new: T) -> Any:
-    """What has to be applied to the former value to get the new one; None for equal ones."""
+    """What `apply` needs to make the new value of the former one; None if they are equal."""
     return _find(find_codec(type(former)), former, new)
 
 
 def apply(changes: Any, former: T) -> T:
-    """The value that differs so from the former one.
+    """The former value with these changes.
 
     Raises:
-        LookupError, TypeError, ValueError: it is no difference to this value.
+        LookupError, TypeError, ValueError: the changes do not belong to this value.
     """
     value: T = _apply(find_codec(type(former)), changes, former)
     return value

@@ -6,7 +6,7 @@ from rendezvous.errors import RendezvousError
 
 
 class JournalError(RendezvousError):
-    """Base of the errors of this room."""
+    """Base of the errors of a journal."""
 
 
 class JournalInUseError(JournalError):

@@ -1,4 +1,4 @@
-"""The journal: what the server has decided, so that one that is started again continues where the last one stopped."""
+"""The journal: what a server has decided, so that the next server continues where it has stopped."""
 
 from typing import Protocol
 
@@ -16,7 +16,7 @@ class Journal(Protocol):
         """The number of this start of the server."""
 
     def read(self) -> State | None:
-        """The state that was written last, as a server starts with it; None before the first one."""
+        """The state that the former server has written last, as this one starts with it; None if there is none."""
 
     async def write(self, state: State) -> None:
         """Make a state durable, with all that came before it; nothing is written where nothing was decided.
@@ -26,7 +26,7 @@ class Journal(Protocol):
         """
 
     def get(self, name: str) -> bytes | None:
-        """What was put under this name."""
+        """The value that `put` has kept under this name; None if there is none."""
 
     def put(self, name: str, value: bytes) -> None:
         """Make a value durable that belongs to the job and not to its state, such as its secret.
@@ -36,4 +36,4 @@ class Journal(Protocol):
         """
 
     async def close(self) -> None:
-        """End the use of the journal; another server may open it."""
+        """Close the journal, so that another server may open it."""

@@ -10,7 +10,7 @@ _COMPRESSED = b"\x78"  # with which zlib begins, and no value of JSON
 
 
 class BadRecordError(ValueError):
-    """A record has not the bytes that were written."""
+    """A record does not have the bytes that were written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Record:
         return cls.create(kind, name, body)
 
     def check(self) -> bytes:
-        """The body.
+        """Return the body if its checksum is right.
 
         Raises:
-            BadRecordError: it has changed.
+            BadRecordError: it is wrong.
         """
         # SQLite returns what the row says: a text where a bit of it has changed.
         if type(self.body) is not bytes or self.checksum != _check(self.kind, self.name, self.body):

@@ -1,7 +1,7 @@
 """The journal in a file of SQLite: a snapshot of the state, and the differences since.
 
-A write is durable when it returns (WAL, synchronous=FULL). One thread writes. What is asked meanwhile is written
-together, as one difference to the last state that was written.
+A write is durable when it returns (WAL, synchronous=FULL). One thread writes. States that come meanwhile are written
+together, as one difference between the newest of them and the last state that was written.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from rendezvous.journal.errors import (
     JournalUnwritableError,
 )
 from rendezvous.journal.file_systems import find_shared_kind
-from rendezvous.journal.lasting import Lasting, is_quiet, resume
+from rendezvous.journal.persistent import PersistentState, is_quiet, resume
 from rendezvous.journal.records import BadRecordError, Record
 from rendezvous.journal.write_ahead_log import has_lost_commits
 
 FORMAT = 1
 MOST_DIFFERENCES = 1000  # since the last snapshot
-MOST_BYTES = 4 << 20  # of them
+MOST_BYTES = 4 << 20  # of these differences
 
 _FILE, _BALLAST = "journal.db", "journal.ballast"
 _TERM = "term"
-_CLOCK = "now"  # it is written with each decision, and is none
+_CLOCK = "now"  # the field that changes without a decision
 _META, _SNAPSHOT, _DIFFERENCE = "meta", "snapshot", "difference"
 _TABLES = (
     f"CREATE TABLE {_META}(name TEXT PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
@@ -57,7 +57,7 @@ def open_journal(folder: Path, warn: Callable[[str], None]) -> "SqliteJournal":
         warn: gets a sentence about what the user has to do soon.
 
     Raises:
-        JournalError: it cannot be used. Its sentence says why.
+        JournalError: it cannot be used.
     """
     path = folder / _FILE
     with _explain(path):
@@ -67,8 +67,8 @@ def open_journal(folder: Path, warn: Callable[[str], None]) -> "SqliteJournal":
             _refuse_if_used(path)
             raise JournalDamagedError(path, "commits are missing in the middle of its write-ahead log")
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        # A process that was forked from the server has a copy, which must not close the files at its end: as the last
-        # user, it would write what it believes to be missing in the journal.
+        # A process that was forked from the server has a copy. It must never close that: SQLite would take it for the
+        # last user of the file, and would write the log as it was at the fork into the file.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
         try:
             return SqliteJournal(path, connection, warn)
@@ -97,10 +97,10 @@ class SqliteJournal:
         self._warnings: list[str] = []
         is_new = self._prepare()
         part = None if is_new else self._load()
-        self._read = None if part is None else resume(part)
-        self._written = None if part is None or self._read is None else Lasting(self._read, part)
-        self._asked: tuple[int, State | None] = 0, self._read  # the count of writes that are asked, the newest state
-        self._done = 0  # how many of these are durable
+        self._resumed = None if part is None else resume(part)
+        self._written = None if part is None or self._resumed is None else PersistentState(self._resumed, part)
+        self._requested: tuple[int, State | None] = 0, self._resumed  # how many decisions were made; the newest state
+        self._durable = 0  # how many of these decisions are durable
         self.term = 1 if is_new else int(self._get(_TERM)) + 1
         self._begin_term(is_new=is_new)
         self._ballast.create()
@@ -108,55 +108,55 @@ class SqliteJournal:
         self._pass_on_warnings()
 
     def read(self) -> State | None:
-        """The state that was written last, as a server starts with it; None before the first one."""
-        return self._read
+        """See `Journal`."""
+        return self._resumed
 
     def get(self, name: str) -> bytes | None:
-        """What was put under this name."""
+        """See `Journal`."""
         with _explain(self._path):
             return self._thread.submit(self._find, _META, name).result()
 
     def put(self, name: str, value: bytes) -> None:
-        """Make a value durable that belongs to the job and not to its state."""
+        """See `Journal`."""
         if name == _TERM:
             raise ValueError("the term is the journal's own")
         self._thread.submit(self._commit, lambda: self._insert(Record.create(_META, name, value))).result()
         self._pass_on_warnings()
 
     async def write(self, state: State) -> None:
-        """Make a state durable, with all that came before it; nothing is written where nothing was decided."""
-        count, newest = self._asked
+        """See `Journal`."""
+        count, newest = self._requested
         if newest is not None and is_quiet(newest, state):
-            self._asked = count, state
-            if self._done == count:
+            self._requested = count, state
+            if self._durable == count:
                 return
         else:
-            self._asked = count + 1, state
+            self._requested = count + 1, state
         await asyncio.get_running_loop().run_in_executor(self._thread, self._flush)
         self._pass_on_warnings()
 
     async def close(self) -> None:
-        """End the use of the journal; another server may open it."""
+        """See `Journal`."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
         self._thread.shutdown()
 
     def _flush(self) -> None:
         """Write the newest state, if no earlier call has done that."""
-        count, state = self._asked
-        if count == self._done or state is None:
+        count, state = self._requested
+        if count == self._durable or state is None:
             return
         if self._written is None:
-            lasting = Lasting.of(state)
-            self._write_snapshot(lasting)
+            persistent = PersistentState.of(state)
+            self._write_snapshot(persistent)
         else:
-            lasting = self._written.follow(state)
-            self._write_difference(self._written, lasting)
-        self._done = count
+            persistent = self._written.follow(state)
+            self._write_difference(self._written, persistent)
+        self._durable = count
         if self._differences >= MOST_DIFFERENCES or self._bytes >= MOST_BYTES:
-            self._compact(lasting)
+            self._compact(persistent)
 
-    def _write_difference(self, former: Lasting, lasting: Lasting) -> None:
-        changes = difference(former.part, lasting.part)
+    def _write_difference(self, former: PersistentState, persistent: PersistentState) -> None:
+        changes = difference(former.part, persistent.part)
         if changes is None or changes.keys() == {_CLOCK}:
             return
         record = Record.encode(_DIFFERENCE, self._number + 1, changes)
@@ -164,18 +164,18 @@ class SqliteJournal:
         self._number += 1
         self._differences += 1
         self._bytes += len(record.body)
-        self._written = lasting
+        self._written = persistent
 
-    def _compact(self, lasting: Lasting) -> None:
+    def _compact(self, persistent: PersistentState) -> None:
         try:
-            self._write_snapshot(lasting)
+            self._write_snapshot(persistent)
         except JournalUnwritableError:
             return  # what was asked is durable, and the next flush tries again
         self._ballast.create()
 
-    def _write_snapshot(self, lasting: Lasting) -> None:
+    def _write_snapshot(self, persistent: PersistentState) -> None:
         number = self._number + 1
-        record = Record.encode(_SNAPSHOT, number, encode(lasting.part))
+        record = Record.encode(_SNAPSHOT, number, encode(persistent.part))
 
         def replace_all() -> None:
             self._connection.execute(f"DELETE FROM {_SNAPSHOT}")  # noqa: S608 - a name of a table is no value
@@ -184,7 +184,7 @@ class SqliteJournal:
 
         self._commit(replace_all)
         self._number, self._differences, self._bytes = number, 0, 0
-        self._written = lasting
+        self._written = persistent
 
     def _insert(self, record: Record) -> None:
         statement = f"INSERT OR REPLACE INTO {record.kind} VALUES(?, ?, ?)"
@@ -223,7 +223,7 @@ class SqliteJournal:
             self._warn(self._warnings.pop(0))
 
     def _prepare(self) -> bool:
-        """Take the file for this process, and look at it whole; whether nothing was ever written."""
+        """Lock the file for this process, and check all of it; returns whether nothing was ever written."""
         execute = self._connection.execute
         execute("PRAGMA locking_mode = EXCLUSIVE")  # before anything else, so that no other process is heard
         (format_,) = execute("PRAGMA user_version").fetchone()
@@ -321,7 +321,7 @@ def _sync(folder: Path) -> None:
 
 
 def _refuse_if_used(path: Path) -> None:
-    """A server that is writing now has a log in which frames are bad for a moment."""
+    """Raise SQLite's error if a server has the file: while it writes, frames of the log are bad for a moment."""
     connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=0)
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")

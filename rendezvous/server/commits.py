@@ -1,7 +1,7 @@
-"""Steps of the core whose effects wait until the state that they have led to is durable.
+"""Steps of the core, whose effects wait until the state after the step is durable.
 
-Nobody may learn of a decision that a server would have forgotten when it is started again. While one state is written,
-the steps that follow accumulate, and the last one's state is written for all of them.
+Nobody may learn of a decision that the next server would not know. While one state is written, the steps that follow
+accumulate, and the last one's state is written for all of them.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from rendezvous.core.messages import Effects, Event
 from rendezvous.core.state import State
-from rendezvous.journal.lasting import is_quiet
+from rendezvous.journal.persistent import is_quiet
 
 
 class StateWriter(Protocol):
@@ -59,7 +59,12 @@ class Commits:
         self._writing: asyncio.Task[None] | None = None
 
     def add(self, former: State | None, step: Step) -> None:
-        """Perform a step as soon as its state, which followed `former`, is durable; None: another server's."""
+        """Perform a step as soon as its state is durable.
+
+        Args:
+            former: the state before the step; None where that was a former server's.
+            step: to perform.
+        """
         self._steps.append(step)
         self._is_changed = self._is_changed or former is None or not is_quiet(former, step.state)
         if self._next is None:
@@ -73,7 +78,7 @@ class Commits:
             await asyncio.shield(last)
 
     async def close(self) -> None:
-        """Stop: what is not durable yet has no effect."""
+        """Stop. The steps that are not durable yet are not performed."""
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.wait({self._writing})

@@ -1,14 +1,14 @@
 """Counts the seconds of each part of this process's time.
 
-One thread is the writer: the one that has called `init()`, or the first one that trains. What other threads do is no
-part. The time between two calls that block is that of the program's own code. It is counted as compute when a step
-ends: a step lasts from the end of the one before to the end of its own `step()`, with all that the program does there,
-such as loading its data. The first step begins with the last call that has blocked before it, such as
-`broadcast_parameters()`; what was before belongs to the start. After the last step nothing is compute.
+One thread is the writer: the one that has called `init()`, or the first one that trains. The time of other threads is
+not counted. Between two calls that block, the program runs its own code. That time becomes compute when a step ends. A
+step lasts from the end of the one before to the end of its own `step()`, with all that the program does there, such as
+loading its data. The first step begins with the last call that has blocked before it, such as `broadcast_parameters()`.
+What was before belongs to the start. After the last step nothing is compute.
 
-A recovery is noticed in another thread, and where the program continues without an exception, it ends there. So that
-thread leaves the times behind, and the writer counts them when it returns from its call. What the program computes
-meanwhile is no part of the recovery.
+Another thread notices a recovery. It also notices the end of one in which the program continues without an exception.
+It notes these times, and the writer counts them when it returns from its call. What the program computes meanwhile is
+no part of the recovery.
 
 A call that blocks waits, until the last rank has asked for the operation, and then communicates. Where this rank was
 the last itself, it only communicates.
@@ -61,10 +61,10 @@ class Account:
         self._late_seconds = 0.0
         self._progress = Progress()
         self._recoveries = RecoveryTimes(self._memory)
-        self._failed_at = 0.0  # the program, which had an exception
-        self._recovers_since = 0.0  # the present one of a recovery's three parts has begun
-        self._interrupted_at = 0.0  # noted by another thread, as is the next
-        self._resumed: tuple[float, int] | None = None  # when, and in which generation
+        self._failed_at = 0.0  # when the program had its exception
+        self._recovers_since = 0.0  # when the present one of a recovery's three parts has begun
+        self._interrupted_at = 0.0  # written by the recovery's thread
+        self._resumed: tuple[float, int] | None = None  # when and in which generation; written by the recovery's thread
         self._spans: Spans | None = None  # while a timeline is recorded
         self.step = Step(self)
 
@@ -196,7 +196,7 @@ class Account:
             spans.add_fill(name, began, monotonic())
 
     def settle_start(self) -> None:
-        """Count to the start what was before the last call that has blocked, unless there was a step before."""
+        """Count to the start the time before the last call that has blocked, unless there was a step before."""
         memory = self._memory
         if get_ident() == self._writer and not self._has_stepped:
             seconds, memory[_PENDING] = memory[_PENDING], 0.0
@@ -232,7 +232,7 @@ class Account:
         """Note that the function has its state, and trains from now on."""
         if get_ident() != self._writer:
             return
-        self._interrupted_at, self._resumed = 0.0, None  # in the attempts of this recovery, if at all
+        self._interrupted_at, self._resumed = 0.0, None  # these were interruptions of this recovery
         if self._cover == _RECOVERY:
             now = monotonic()
             self._recoveries.note_state(now - self._recovers_since)
@@ -261,7 +261,7 @@ class Account:
         self._resumed = monotonic(), generation
 
     def cover(self, part: int) -> int:
-        """Count all time to one part from now on; 0 to none. Return the former one."""
+        """Count all time to one part from now on; 0 ends that. Return the part before."""
         former = self._cover
         if get_ident() == self._writer:
             self._cover = part
@@ -282,7 +282,7 @@ class Account:
         self._since = now
 
     def _split(self) -> None:
-        """Count to a recovery what this thread has blocked since it was interrupted; what was before is of no rank."""
+        """Count to a recovery the time for which this thread was blocked in it; the wait before is for no rank."""
         began, resumed = self._interrupted_at, self._resumed
         ended = monotonic() if resumed is None else resumed[0]
         memory, part = self._memory, self._part

@@ -13,7 +13,7 @@ def make_memory() -> "memoryview[float]":
 
 
 def map_memory(path: Path | None) -> "memoryview[float]":
-    """The file as an array of doubles; without a file, or where there is no room for it, what `make_memory` makes."""
+    """The file as an array of doubles; what `make_memory` makes if there is no file, or no space for it."""
     if path is None:
         return make_memory()
     try:

@@ -1,4 +1,4 @@
-"""What the recoveries of a worker take, and which of its steps are repeated."""
+"""The times of a worker's recoveries, and which of its steps are repeated."""
 
 from worker_runtime.rendezvous import (
     MOST_RECOVERIES,
@@ -17,8 +17,8 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self._taken = 0  # since the commit, or since it was restored
-        self._reached = 0  # the most of these before
+        self._taken = 0  # since the commit, or since its state was restored
+        self._reached = 0  # the most that were taken since the commit
 
     @property
     def repeats(self) -> bool:
@@ -44,7 +44,7 @@ class Progress:
 
 
 class RecoveryTimes:
-    """Writes the latest recoveries into an account's memory. Each is there from the moment it has a generation.
+    """Writes the latest recoveries into an account's memory, each as soon as its generation is known.
 
     Args:
         memory: the memory of the account.
@@ -55,7 +55,7 @@ class RecoveryTimes:
         self._place = RECOVERY_TIMES
 
     def add(self, generation: int, reform_seconds: float) -> None:
-        """Add a recovery, of which the rest follows."""
+        """Add a recovery; its other times follow."""
         memory = self._memory
         number = int(memory[RECOVERIES])
         place = self._place = RECOVERY_TIMES + number % MOST_RECOVERIES * RECOVERY_VALUES

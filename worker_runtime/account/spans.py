@@ -13,10 +13,11 @@ from worker_runtime.timeline.trace import CHECKPOINT, RECOVERIES_ROW, STEPS_ROW
 NoteSpan = Callable[[str, str, float, float], None]
 
 _OWN_CODE, _OPTIMIZER = "forward+backward", "optimizer"
-SHORTEST_SECONDS = 1e-4  # of a part of a step; more spans would make a short step longer
+SHORTEST_SECONDS = 1e-4  # shorter parts get no span: many spans would make a short step longer
 _RECOVERY = "recovery"
 _NAMES: dict[int, str] = {
     Part.START: "start",
+    Part.WAITING: "waiting",
     Part.COMMUNICATION: "running",
     Part.COMMIT: "commit",
     Part.CHECKPOINT: CHECKPOINT,
@@ -33,7 +34,7 @@ class Spans:
     Args:
         note: notes each.
 
-    late: the rank that the wait was for which ends next; -1 if that is not known.
+    late: the rank that the next wait to end was for; -1 if that is not known.
     """
 
     def __init__(self, note: NoteSpan) -> None:
@@ -42,7 +43,7 @@ class Spans:
         self._step_began = 0.0
         self._own: tuple[float, float] | None = None  # the latest own code of the step, which has no name yet
         self._has_blocked = False
-        self._covering = 0, 0.0, 0.0  # a part that calls which block have divided, its begin and its end so far
+        self._covering = 0, 0.0, 0.0  # a part that covers calls: its number, its begin, its end so far
 
     def add(self, part: int, began: float, ended: float) -> None:
         """Add a part that has ended."""
@@ -61,7 +62,7 @@ class Spans:
         elif part in _BLOCKED:
             self._put_own(_OWN_CODE)
             self._has_blocked = True
-            name = _NAMES.get(part, "waiting")
+            name = _NAMES[part]
             if part == _WAITING and self.late >= 0:
                 name += f" for rank {self.late}"
             self.late = -1
@@ -84,7 +85,7 @@ class Spans:
             self.note(name, "filling", began, ended)
 
     def add_recovered(self, began: float, ended: float) -> None:
-        """Add what of a recovery a call has waited for: a part of the step."""
+        """Add the time for which a call was blocked in a recovery: a part of the step."""
         self._put(_RECOVERY, began, ended)
 
     def add_recovery(self, began: float, ended: float) -> None:
@@ -105,5 +106,5 @@ class Spans:
             self._put(name, *own)
 
     def _put(self, name: str, began: float, ended: float) -> None:
-        if name and ended - began >= SHORTEST_SECONDS:
+        if ended - began >= SHORTEST_SECONDS:
             self.note(STEPS_ROW, name, began, ended)

@@ -5,7 +5,7 @@ from typing import Any
 
 from worker_runtime.elastic.handlers import Stateful
 
-_WORDS = frozenset({bool, bytes, complex, float, int, str, type(None)})
+_SCALARS = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
 def list_parts(value: Any, *, opens_objects: bool = False) -> Iterator[tuple[Any, Any]]:
@@ -30,7 +30,7 @@ def list_parts(value: Any, *, opens_objects: bool = False) -> Iterator[tuple[Any
         items = list(_open_container(part))
         if opens_objects:
             items += _open_object(part)
-        waiting += [(part, each) for each in items if type(each) not in _WORDS]
+        waiting += [(part, each) for each in items if type(each) not in _SCALARS]
 
 
 def _open_container(value: Any) -> Iterable[Any]:

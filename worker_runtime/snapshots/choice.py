@@ -10,9 +10,9 @@ from worker_runtime.snapshots.memory import Key, Record
 class Summary:
     """What one rank has in its memory.
 
-    names: what its program keeps.
-    states: the complete states.
-    random: of which saves, ranks and sizes it has random states.
+    names: of the objects and values that its program keeps.
+    states: the records of its complete states.
+    random: the records of its random states.
     saves: how often its program has called `save()`.
     """
 
@@ -26,7 +26,8 @@ class Summary:
 class Choice:
     """What all ranks continue from.
 
-    source: the rank that has the state.
+    key: the save.
+    source: the first rank that has its state.
     lost: the ranks of that save whose random states are lost; None where the job has another size.
     """
 
@@ -38,21 +39,21 @@ class Choice:
 def choose(summaries: Sequence[Summary]) -> Choice | None:
     """The newest save whose state a rank has; None where no rank has one.
 
-    One that all ranks had completed goes before a newer one that only some had: the random states of the others would
-    not fit it. That is the save before it, or the one that this round has begun from.
+    A save that all ranks had completed goes before a newer one that only some had: the random states of the others
+    would not fit it. The former is the save before, or the one that the newest round has begun from.
     """
     states = [record for summary in summaries for record in summary.states]
     if not states:
         return None
     newest = max(states, key=lambda record: record.key)
     known = {record.key for record in states}
-    line = {key for key in known if key.round == newest.key.round} | ({newest.origin} & known)
+    candidates = {key for key in known if key.round == newest.key.round} | ({newest.origin} & known)
     size = len(summaries)
     ranks = {
         key: {record.rank for each in summaries for record in each.random if (record.key, record.size) == (key, size)}
-        for key in line
+        for key in candidates
     }
-    key = max(line, key=lambda key: (len(ranks[key]), key))
+    key = max(candidates, key=lambda key: (len(ranks[key]), key))
 
     source = next(rank for rank, each in enumerate(summaries) if any(record.key == key for record in each.states))
     same_size = all(record.size == size for record in states if record.key == key)

@@ -1,8 +1,8 @@
 """A state as bytes: the data of its tensors one after the other, and a description of all else.
 
-A state is nested dicts, lists and tuples, whose leaves are tensors and other objects. From one save to the next its
-frame (the containers, their keys, and which leaves are tensors) is the same, so it is pickled once; the other objects
-are pickled each time. Tensors that are not plain (sparse ones, say) are pickled with these.
+A state is nested dicts, lists and tuples, whose leaves are tensors and other objects. Its frame is the containers, with
+their keys, and which leaves are tensors. The frame is the same from one save to the next, so it is pickled once. The
+other objects are pickled each time. Tensors that are not plain (sparse ones, say) are pickled with these.
 """
 
 import copy
@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 import torch
 
 from worker_runtime.snapshots.known_states import Known
+from worker_runtime.snapshots.memory import align
 from worker_runtime.snapshots.sharded import find_sharded
 
 _DTYPE, _SHAPE, _LAYOUT, _BYTES = map(attrgetter, ("dtype", "shape", "layout", "nbytes"))
-_FEW = 8  # items: fewer are looked at one by one
-_LINE = 64  # bytes of a cache line, where each tensor begins
+_FEW = 8  # so many items of a dict are looked at one by one
 _DICTS = frozenset({dict, OrderedDict})
 _LISTS = frozenset({list, tuple})
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-_WORDS = frozenset({bool, float, int, str, type(None)})
+_SCALARS = frozenset({bool, float, int, str, type(None)})
 
 
 class ShardedStateError(Exception):
@@ -41,10 +41,10 @@ class ShardedStateError(Exception):
         self.kind = kind
 
 
-class _Place(NamedTuple):
-    """In the place of a leaf in the frame.
+class _Placeholder(NamedTuple):
+    """Stands for a leaf in the frame.
 
-    number: among the tensors, or among the other leaves.
+    number: of the leaf, among the tensors or among the other leaves.
     """
 
     is_tensor: bool
@@ -66,9 +66,9 @@ class _Pickler(pickle.Pickler):
 
 
 class Row(NamedTuple):
-    """How a tensor stands in memory.
+    """How a tensor lies in memory.
 
-    start: where it begins.
+    start: the byte at which it begins.
     """
 
     dtype: torch.dtype
@@ -78,14 +78,16 @@ class Row(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """How much it takes."""
+        """How many bytes it takes."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 class Packer:
     """Packs states of one form again and again, and remembers what depends on the form alone.
 
-    table: of the tensors; another form has another list.
+    table: a row for each tensor; another form has another list.
+    data_bytes: how long the data of all tensors are.
+    layout: a hash of the names, dtypes and shapes.
     """
 
     def __init__(self) -> None:
@@ -100,33 +102,35 @@ class Packer:
     def pack(self, states: Mapping[str, Any], known: Iterable[Known] = ()) -> tuple[bytes, list[torch.Tensor]]:
         """The description of these states, and their tensors, which are not copied.
 
-        known: parts of the states that are not looked at again.
+        Args:
+            states: by name.
+            known: parts of the states that are not looked at again.
 
         Raises:
             ShardedStateError: a tensor lies on several ranks.
             Exception: an object cannot be pickled.
         """
-        shape: list[Any] = []
+        structure: list[Any] = []
         tensors: list[torch.Tensor] = []
         others: list[Any] = []
         parts = {id(each.value): each for each in known}
-        _collect(dict(states), shape, tensors, others, parts)
+        _collect(dict(states), structure, tensors, others, parts)
         # Of tensors that are the same objects, all that can change without an error of the copy.
         sizes: list[Any] = []
         if sum(len(part.tensors) for part in parts.values()) == len(tensors):
-            sizes = [shape, array("q", map(_BYTES, tensors)), [*map(_DTYPE, tensors)]]
+            sizes = [structure, array("q", map(_BYTES, tensors)), [*map(_DTYPE, tensors)]]
         if not sizes or sizes != self._sizes:
             self._sizes = sizes
-            self._note_form(states, shape, tensors)
+            self._note_form(states, structure, tensors)
         if not self._is_plain:
             tensors, others = [], []
             _separate(dict(states), tensors, others)
 
         return pickle.dumps((self._frame, _dump(others))), tensors
 
-    def _note_form(self, states: Mapping[str, Any], shape: list[Any], tensors: list[torch.Tensor]) -> None:
-        """Make anew what depends on the form, if it has changed."""
-        forms = [shape, [*map(_DTYPE, tensors)], [*map(_SHAPE, tensors)], [*map(_LAYOUT, tensors)]]
+    def _note_form(self, states: Mapping[str, Any], structure: list[Any], tensors: list[torch.Tensor]) -> None:
+        """Compute what depends on the form, if that has changed."""
+        forms = [structure, [*map(_DTYPE, tensors)], [*map(_SHAPE, tensors)], [*map(_LAYOUT, tensors)]]
         if self.layout and forms == self._forms:
             return
         self._forms = forms
@@ -138,17 +142,17 @@ class Packer:
         self.layout = hashlib.blake2b(text.encode(), digest_size=16).digest()
 
     def view(self, memory: Any) -> list[torch.Tensor]:
-        """Tensors of the packed form that stand in this memory."""
+        """Tensors of the packed form whose data are this memory."""
         return _view(memory, self.table, self.data_bytes)
 
 
-def unpack(description: bytes, memory: Any, plain: Sequence[str]) -> dict[str, Any]:
+def unpack(description: bytes, memory: Any, to_device: Sequence[str]) -> dict[str, Any]:
     """The states of a description, with tensors of their own.
 
     Args:
         description: of `Packer.pack`.
-        memory: their data.
-        plain: the names of values that no object loads: their tensors return to the device.
+        memory: the data of the tensors.
+        to_device: the names of values that no object loads: their tensors return to the device.
     """
     frame, others = pickle.loads(description)  # noqa: S301 - this job's own program has written it
     states, table = pickle.loads(frame)  # noqa: S301 - this job's own program has written it
@@ -156,25 +160,25 @@ def unpack(description: bytes, memory: Any, plain: Sequence[str]) -> dict[str, A
     size = max((row.start + row.nbytes for row in table), default=0)
     tensors = [tensor.clone() for tensor in _view(memory, table, size)]
     return {
-        name: _fill(state, tensors, leaves, on_device=name in plain and torch.cuda.is_available())
+        name: _fill(state, tensors, leaves, on_device=name in to_device and torch.cuda.is_available())
         for name, state in states.items()
     }
 
 
 def _collect(
-    value: Any, shape: list[Any], tensors: list[torch.Tensor], others: list[Any], known: Mapping[int, Known]
+    value: Any, structure: list[Any], tensors: list[torch.Tensor], others: list[Any], known: Mapping[int, Known]
 ) -> None:
     """Add what a state consists of: its containers with their keys, its tensors, its other leaves.
 
-    In the shape each container and each other leaf comes after the number of the tensors before it.
+    In the structure each container and each other leaf stands with the number of the tensors before it.
     """
     kind = type(value)
     if kind in _DICTS:
         if (part := known.get(id(value))) is not None:
-            shape += (part.number, len(tensors))
+            structure += (part.number, len(tensors))
             tensors += part.tensors
             return
-        shape += (kind, len(tensors), *value)
+        structure += (kind, len(tensors), *value)
         # Most items are tensors, and a call for each would take half of the time.
         if len(value) > _FEW and _TENSORS.issuperset(map(type, value.values())):
             tensors += value.values()
@@ -183,26 +187,26 @@ def _collect(
             if type(item) in _TENSORS:
                 tensors.append(item)
             else:
-                _collect(item, shape, tensors, others, known)
-    elif kind in _LISTS and not _has_only_words(value):
-        shape += (kind, len(tensors), len(value))
+                _collect(item, structure, tensors, others, known)
+    elif kind in _LISTS and not _has_only_scalars(value):
+        structure += (kind, len(tensors), len(value))
         for item in value:
-            _collect(item, shape, tensors, others, known)
+            _collect(item, structure, tensors, others, known)
     elif kind in _TENSORS:
         tensors.append(value)
     else:
-        shape.append(len(tensors))
+        structure.append(len(tensors))
         others.append(value)
 
 
-def _has_only_words(value: list[Any] | tuple[Any, ...]) -> bool:
+def _has_only_scalars(value: list[Any] | tuple[Any, ...]) -> bool:
     """Whether a list has neither tensors nor containers: it is pickled as it is."""
-    return _WORDS.issuperset(map(type, value))
+    return _SCALARS.issuperset(map(type, value))
 
 
 def _dump(others: list[Any]) -> bytes:
     """Pickle what is no tensor."""
-    if all(type(each) in _WORDS or (type(each) in _LISTS and _has_only_words(each)) for each in others):
+    if all(type(each) in _SCALARS or (type(each) in _LISTS and _has_only_scalars(each)) for each in others):
         return pickle.dumps(others, pickle.HIGHEST_PROTOCOL)
     file = io.BytesIO()
     _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(others)
@@ -210,7 +214,7 @@ def _dump(others: list[Any]) -> bytes:
 
 
 def find_unpicklable(values: Mapping[str, Any]) -> str:
-    """The name of the first value that cannot be pickled; "the state" where it is none alone."""
+    """The name of the first value that cannot be pickled; "the state" if each can be alone."""
     for name, value in values.items():
         try:
             _dump([value])
@@ -224,28 +228,28 @@ def _is_plain(value: torch.Tensor) -> bool:
 
 
 def _make_frame(value: Any, counts: list[int]) -> Any:
-    """The state with places instead of its leaves, counted in the order of `_separate`."""
+    """The state with placeholders instead of its leaves, which are counted in the order of `_separate`."""
     kind = type(value)
     if kind in _DICTS:
         frame = copy.copy(value)  # keeps the attributes of a module's state_dict
         for key, item in value.items():
             frame[key] = _make_frame(item, counts)
         return frame
-    if kind in _LISTS and not _has_only_words(value):
+    if kind in _LISTS and not _has_only_scalars(value):
         return kind([_make_frame(item, counts) for item in value])
 
     is_tensor = kind in _TENSORS and _is_plain(value)
     number = counts[is_tensor]
     counts[is_tensor] += 1
-    return _Place(is_tensor, number, is_on_device=is_tensor and not value.is_cpu)
+    return _Placeholder(is_tensor, number, is_on_device=is_tensor and not value.is_cpu)
 
 
 def _separate(value: Any, tensors: list[torch.Tensor], others: list[Any]) -> None:
-    """The same as `_collect`, with tensors that are not plain among the other leaves."""
+    """Add the leaves of a state as `_collect` does, with tensors that are not plain among the other leaves."""
     kind = type(value)
     if kind in _DICTS:
         value = list(value.values())
-    elif kind not in _LISTS or _has_only_words(value):
+    elif kind not in _LISTS or _has_only_scalars(value):
         if kind in _TENSORS and _is_plain(value):
             tensors.append(value)
         else:
@@ -256,8 +260,8 @@ def _separate(value: Any, tensors: list[torch.Tensor], others: list[Any]) -> Non
 
 
 def _fill(frame: Any, tensors: Sequence[torch.Tensor], others: Sequence[Any], *, on_device: bool) -> Any:
-    """The state of a frame, in place."""
-    if isinstance(frame, _Place):
+    """Put the leaves into a frame, which becomes the state."""
+    if isinstance(frame, _Placeholder):
         if not frame.is_tensor:
             return others[frame.number]
         tensor = tensors[frame.number]
@@ -270,10 +274,10 @@ def _fill(frame: Any, tensors: Sequence[torch.Tensor], others: Sequence[Any], *,
 
 
 def _arrange(tensors: Sequence[torch.Tensor]) -> tuple[list[Row], int]:
-    """Where each tensor begins, and where the last ends."""
+    """The row of each tensor, and the byte at which the last one ends."""
     table, end = [], 0
     for tensor in tensors:
-        start = (end + _LINE - 1) // _LINE * _LINE
+        start = align(end)
         # In the tensor's own order, where it has no gaps: an optimizer is slower with states of another order.
         strides = torch.empty_like(tensor, device="meta").stride()
         table.append(Row(tensor.dtype, tuple(tensor.shape), strides, start))

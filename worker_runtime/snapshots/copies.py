@@ -1,4 +1,4 @@
-"""Copies of tensors on their own devices, and the moments from which a thread may read them, or a host may go on."""
+"""Copies of tensors on their own devices, and the synchronization with the streams that make them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -7,7 +7,7 @@ import torch
 
 
 def clone(tensors: Sequence[torch.Tensor], clones: list[torch.Tensor]) -> None:
-    """Copy tensors into clones of their form and device, which are made where they are missing."""
+    """Copy tensors into clones; where these are missing or have another form or device, they are made anew."""
     fits = len(clones) == len(tensors) and all(
         (one.dtype, one.shape, one.device) == (other.dtype, other.shape, other.device)
         for one, other in zip(clones, tensors, strict=True)
@@ -20,7 +20,11 @@ def clone(tensors: Sequence[torch.Tensor], clones: list[torch.Tensor]) -> None:
 
 
 def note_streams(tensors: Sequence[torch.Tensor]) -> Callable[[], AbstractContextManager[object]]:
-    """Note what this thread's streams of the GPUs have to do; what is returned enters others, which wait for that."""
+    """Note the present work of this thread's CUDA streams.
+
+    Returns:
+        A context that enters other streams, which wait for this work.
+    """
     devices = {tensor.device for tensor in tensors if tensor.is_cuda}
     if not devices:
         return nullcontext
@@ -41,15 +45,15 @@ def note_streams(tensors: Sequence[torch.Tensor]) -> Callable[[], AbstractContex
 class Pace:
     """Keeps a rank that copies no state near to its GPU.
 
-    Where a host enqueues many steps before its GPU makes them, it would overwrite the random states of the newest save
-    that is complete on all ranks.
+    A host may enqueue many steps before its GPU takes them. Then it would overwrite the random states of the newest
+    save that is complete on all ranks.
     """
 
     def __init__(self) -> None:
         self._event: torch.cuda.Event | None = None
 
     def keep(self) -> None:
-        """Wait until the GPU has come to the last save; on a CPU the host has."""
+        """Wait until the GPU has reached the last save; without a GPU return at once."""
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # of torch
             return
         if self._event is not None:

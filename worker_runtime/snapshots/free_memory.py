@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-_READABLE = 10_000  # of a unit
+_READABLE = 10_000  # a number from here on has the next unit
 _UNLIMITED = 1 << 60  # version 1 of control groups writes "no limit" as a number
 _FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 
 
 def find_shortage(needed_bytes: int, root: Path = Path("/")) -> str | None:
-    """Half a sentence: what leaves too little memory; None where nothing does.
+    """What leaves too little memory, as half a sentence; None if there is enough.
 
     Args:
         needed_bytes: how much is wanted.
@@ -39,7 +39,7 @@ def _list_free(root: Path) -> Iterator[tuple[int, str]]:
         for limit_file, use_file in _FILES:
             limit, use = (_read(group / name).strip() for name in (limit_file, use_file))
             if limit.isdecimal() and use.isdecimal() and int(limit) < _UNLIMITED:
-                # What the kernel can drop counts as used there.
+                # The use includes caches, which the kernel can drop.
                 yield max(0, int(limit) - int(use) + _count_reclaimable(group)), f"{limit_file} of the control group"
 
 

@@ -1,9 +1,9 @@
 """State dicts of modules and optimizers, of which most are the same objects at each save.
 
 To make a state dict of some hundred tensors, and to walk through it, takes longer than all else that a save does beside
-the copy. So the last one is kept, with the containers from which it was made: the dicts of each module, and the state
-of each parameter in an optimizer. As long as these hold the same objects, it is the state dict of now, whatever the
-tensors' values are.
+the copy. So the last state dict is kept, with the containers from which it was made: the dicts of each module, and the
+state of each parameter in an optimizer. As long as these hold the same objects, the state dict is up to date, whatever
+the values of the tensors are.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_MOST_CHANGES = 8  # of the containers: where more come, each save makes a state dict
+_MOST_CHANGES = 8  # after more changes of the containers each save makes a state dict
 _CONTAINERS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks")
 _OPTIMIZER_HOOKS = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks")
@@ -30,7 +30,8 @@ Trace: TypeAlias = list[list[Any]]
 class Known(NamedTuple):
     """A dict whose values are tensors, or dicts of tensors, and which nobody changes.
 
-    number: another one has another number.
+    number: unique in this process.
+    value: the dict.
     tensors: in the order of the dict.
     """
 
@@ -57,7 +58,7 @@ class KnownStates:
         self._changes = 0
 
     def take(self) -> Any:
-        """The state dict of now."""
+        """The present state dict."""
         if self._source is not None and self.known is not None and self._source.trace() == self._trace:
             return self._renew(self.known.value)
         self.known = self._source = None
@@ -91,7 +92,7 @@ class KnownStates:
         return self._renew(part)
 
     def _renew(self, part: Mapping[Any, Any]) -> Any:
-        """The whole state dict: an optimizer's options are those of now."""
+        """The whole state dict, with the present options of an optimizer."""
         if not isinstance(self.owner, Optimizer):
             return part
         groups = [
@@ -104,8 +105,8 @@ class KnownStates:
 class _Source:
     """The objects that make a state dict.
 
-    trace: which ones there are now.
-    held: so that no other object gets the number of one of these.
+    trace: tells which ones there are now, by their ids.
+    held: these objects, so that no other one gets the id of one of them.
     """
 
     trace: Callable[[], Trace]
@@ -130,7 +131,7 @@ def _trace_module(root: Module) -> _Source | None:
 
 
 def _trace_optimizer(optimizer: Optimizer) -> _Source | None:
-    """The same for an optimizer."""
+    """The source of the state dict of this optimizer; None where its class or hooks add to it."""
     hooks = [vars(optimizer)[name] for name in _OPTIMIZER_HOOKS]
     if _has_own(optimizer, Optimizer, "state_dict") or any(hooks):
         return None
@@ -150,10 +151,10 @@ def _trace_optimizer(optimizer: Optimizer) -> _Source | None:
 
 
 def _has_own(owner: object, kind: type, name: str) -> bool:
-    """Whether its class, or the object itself, has another method than this kind of objects."""
+    """Whether the object, or its class, has another method of this name than `kind` has."""
     return getattr(type(owner), name) is not getattr(kind, name) or name in vars(owner)
 
 
 def _list_ids(containers: Iterable[Mapping[Any, Any]]) -> list[int]:
-    """Who the values of these dicts are."""
+    """The ids of the values of these dicts."""
     return [*map(id, chain.from_iterable([each.values() for each in containers]))]

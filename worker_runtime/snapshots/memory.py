@@ -1,11 +1,11 @@
 """The memory of a worker's snapshots: a file in memory with two halves for states and a ring for random states.
 
-A record is written into the place of an older one: first its header is made invalid, then the data are written, then
-the header. A header has the checksum of itself and of the description of the data, so a record is complete or absent,
+A record is written in place of an older one: first the header of that is made invalid, then the data are written, then
+the header. A header has the checksum of itself and of the description of the data. So a record is complete or absent,
 at whatever moment the worker is killed. The data of tensors have no checksum: to compute one takes longer than to copy
 them, and nobody else writes there.
 
-Of random states, which are small, more records are kept: ranks are at different places of the program.
+More records are kept of random states, which are small: the ranks may be some saves apart.
 """
 
 import mmap
@@ -24,6 +24,7 @@ _RANDOM_AT = 4096
 _FIRST_PAGES = _RANDOM_AT + RING * _RANDOM_BYTES
 _STATE_AT = 1 << 40  # of the first half; the file is sparse, so each half grows without moving the other
 _SPARE_BYTES = 64 * 1024  # a description may grow a little with each save
+_LINE_BYTES = 64
 _MAGIC = b"hvdsnap1"
 
 
@@ -82,6 +83,8 @@ class Record:
 class SnapshotMemory:
     """The memory behind a descriptor, which workers of former rounds have used before.
 
+    A place is the number of a record's header: first those of the halves, then those of the ring.
+
     Args:
         descriptor: of the file; it stays the caller's.
     """
@@ -95,7 +98,7 @@ class SnapshotMemory:
 
     @property
     def used_bytes(self) -> int:
-        """How much memory the file takes."""
+        """How many bytes of memory the file takes."""
         return os.fstat(self._descriptor).st_blocks * 512
 
     def list_states(self) -> Iterator[tuple[int, Record]]:
@@ -112,7 +115,7 @@ class SnapshotMemory:
 
     def read_state(self, half: int, record: Record) -> tuple[bytes, mmap.mmap] | None:
         """The description of a complete state, and the mapping in which its data follow; None where it is damaged."""
-        start = _align(record.data_bytes)
+        start = align(record.data_bytes)
         mapping = self.map_half(half, start + record.description_bytes)
         description = mapping[start : start + record.description_bytes]
         if zlib.crc32(description) != record.checksum:
@@ -120,7 +123,7 @@ class SnapshotMemory:
         return description, mapping
 
     def write_random(self, key: Key, origin: Key, rank: int, size: int, data: bytes) -> None:
-        """Keep random states, in place of the oldest."""
+        """Keep random states, in place of the oldest; those that are too large are not kept."""
         if len(data) > _RANDOM_BYTES:
             return
         index = self.choose(range(HALVES, HALVES + RING), key)
@@ -131,15 +134,15 @@ class SnapshotMemory:
         self._complete(index, Record(key, origin, rank, size, description_bytes=len(data), checksum=checksum))
 
     def write_state(self, half: int, record: Record, description: bytes, copy: Callable[[mmap.mmap], None]) -> None:
-        """Keep a state in a half; `copy` writes its data.
+        """Keep a state in a half, into which `copy` writes the data.
 
         Raises:
             OSError: there is no memory.
         """
         self._invalidate(half)
-        mapping = self.map_half(half, _align(record.data_bytes) + len(description))
+        mapping = self.map_half(half, align(record.data_bytes) + len(description))
         copy(mapping)
-        start = _align(record.data_bytes)
+        start = align(record.data_bytes)
         mapping[start : start + len(description)] = description
         self._complete(half, replace(record, checksum=zlib.crc32(description)))
 
@@ -164,7 +167,7 @@ class SnapshotMemory:
         return mapping
 
     def _grow(self, start: int, size: int) -> None:
-        """Have memory there now: later its lack would be a signal, not an error."""
+        """Allocate memory now: if it were missing later, the process would get a signal and no error."""
         os.posix_fallocate(self._descriptor, start, size)
 
     def _list(self, places: range) -> Iterator[tuple[int, Record]]:
@@ -186,6 +189,6 @@ def _find_random(place: int) -> int:
     return _RANDOM_AT + (place - HALVES) * _RANDOM_BYTES
 
 
-def _align(size: int) -> int:
-    """The next multiple of a cache line."""
-    return (size + 63) // 64 * 64
+def align(size: int) -> int:
+    """The next multiple of the size of a cache line, in bytes."""
+    return (size + _LINE_BYTES - 1) // _LINE_BYTES * _LINE_BYTES

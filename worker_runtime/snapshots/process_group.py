@@ -10,7 +10,7 @@ from worker_runtime.errors import SnapshotError
 
 _CHUNK_BYTES = 64 << 20
 _DAMAGED = "the snapshot in the memory of rank {} is damaged: start a new job"
-Read = Callable[[], tuple[bytes, Any, int] | None]
+Read = Callable[[], tuple[bytes, Any, int] | None]  # the description, the data, how many bytes; None if damaged
 
 
 class Group(Protocol):
@@ -23,10 +23,10 @@ class Group(Protocol):
         """The values of all ranks."""
 
     def share(self, source: int, read: Read) -> tuple[bytes, Any]:
-        """What one rank reads, a description and the data behind it, on all ranks.
+        """What one rank reads, on all ranks: a description, and the data that it describes.
 
         Raises:
-            SnapshotError: it reads None.
+            SnapshotError: `read` has returned None.
         """
 
 

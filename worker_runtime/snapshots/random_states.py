@@ -1,6 +1,6 @@
 """The random states of a rank as bytes.
 
-To pickle a tensor, an array or hundreds of numbers takes longer than all else of a save: here they are bytes.
+To pickle a tensor, an array or hundreds of numbers takes longer than all else of a save. So each becomes bytes first.
 """
 
 import pickle
@@ -28,7 +28,7 @@ def pack_random_states() -> bytes:
 
 
 def restore_packed(data: bytes) -> None:
-    """Continue with these states."""
+    """Give Python, NumPy and torch the states of `pack_random_states`."""
     taken = pickle.loads(data)  # noqa: S301 - a rank of this job has packed it
     for name in _TENSORS:
         if name in taken:

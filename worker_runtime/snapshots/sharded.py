@@ -1,4 +1,4 @@
-"""What lies on several ranks, and so is in no copy of one of them: recognized by the names of its classes.
+"""Objects that lie on several ranks, so that no rank can save all of them. They are recognized by the names of classes.
 
 Nothing is imported for that: a program that has such an object has imported its class.
 """
@@ -21,7 +21,7 @@ _SHARDED = {
 
 
 def find_sharded(value: Any) -> str | None:
-    """The name of the class that makes this object one of several ranks; None where it has none."""
+    """The name of the class by which this object lies on several ranks; None if it does not."""
     for kind in type(value).__mro__:
         package = _SHARDED.get(kind.__name__)
         if package is not None and kind.__module__.startswith(package):
@@ -31,7 +31,7 @@ def find_sharded(value: Any) -> str | None:
 
 
 def find_any_sharded(value: Any) -> str | None:
-    """The same for a module or optimizer and its parts."""
+    """The first result of `find_sharded` for a module or optimizer and its parts; None if there is none."""
     parts: list[Iterable[Any]] = [[value]]
     if hasattr(value, "named_modules"):
         parts += [value.modules(), value.parameters(), value.buffers()]

@@ -66,7 +66,7 @@ def serve(descriptor: str, words: str, modules: str) -> Program:
     agent = socket.socket(fileno=int(descriptor))
     names: list[str] = json.loads(modules)
     import_all(names)
-    said = read_outputs()
+    outputs = read_outputs()
     agent.sendall(encode(Ready(find_objection(agent) or program.find_objection(json.loads(words)))))
     later = list_later(names)
     has_forked = False
@@ -74,7 +74,7 @@ def serve(descriptor: str, words: str, modules: str) -> Program:
     while True:
         if later and has_forked and is_idle(agent):
             import_all(later)
-            later, said = (), read_outputs()
+            later, outputs = (), read_outputs()
             if find_objection(agent):
                 raise SystemExit(0)  # the agent executes further workers
 
@@ -86,7 +86,7 @@ def serve(descriptor: str, words: str, modules: str) -> Program:
             agent.close()  # else the agent would not notice the forkserver's death
             *streams, gate = descriptors[:_STREAMS_AND_GATE]
             pass_gate(gate)
-            return become(request, streams, said, descriptors[_STREAMS_AND_GATE:])
+            return become(request, streams, outputs, descriptors[_STREAMS_AND_GATE:])
 
         for sent in descriptors:
             os.close(sent)
@@ -201,15 +201,15 @@ def pass_gate(gate: int) -> None:
 
 
 def become(
-    request: ForkRequest, streams: Sequence[int], said: Sequence[bytes], memories: Sequence[int] = ()
+    request: ForkRequest, streams: Sequence[int], outputs: Sequence[bytes], memories: Sequence[int] = ()
 ) -> Program:
     """Become the requested worker; if that fails in this process, execute the command instead.
 
     Args:
-        request: the request.
+        request: which worker.
         streams: the descriptors of standard input, output and error.
-        said: the output of the imports on standard output and error, which is printed first.
-        memories: the descriptor of its memory of snapshots, where it has one.
+        outputs: the output of the imports on standard output and error, which is printed first.
+        memories: the descriptor of its memory of snapshots, if it has one.
     """
     memory = None
     if memories:
@@ -219,7 +219,7 @@ def become(
         process_image.take_environment(request.environment)
         process_image.show(request.arguments, request.environment)
         os.chdir(request.directory)
-        forget_relatives()
+        reset_shared_state()
         process_image.set_thread_counts(request.threads)
         process_image.end_without_inherited_destructors()
         loaded = program.load(request.arguments)
@@ -230,12 +230,12 @@ def become(
     isolation.hide()
     stack_handler.register(os.environ)
     mpi_notice.listen(os.environ)
-    for output, text in zip(_OUTPUTS, said, strict=True):
+    for output, text in zip(_OUTPUTS, outputs, strict=True):
         write(output, text)
     return loaded
 
 
-def forget_relatives() -> None:
+def reset_shared_state() -> None:
     """Reset secrets, random generators and caches that the forked workers would share."""
     torch = sys.modules.get("torch")
     if torch is not None:

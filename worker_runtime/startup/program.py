@@ -84,6 +84,7 @@ def _make_script_program(path: bytes) -> Program:
 
 
 def _conclude(returned: int) -> None:
+    """End the process as the interpreter does after an uncaught exception, which it has printed."""
     if returned:
         raise SystemExit(1)
 

@@ -98,8 +98,8 @@ class Snapshot:
         self._rank = int(os.environ.get("RANK", "0"))
         self._size = int(os.environ.get("WORLD_SIZE", "1"))
         self._keeps_state = os.environ.get("LOCAL_RANK", "0") == "0"
-        self._origin = NOWHERE
-        self._newest = NOWHERE  # in the memory of this slot, or from which this round continues
+        self._origin = NOWHERE  # the save from which this round continues
+        self._newest = NOWHERE  # the last save of this slot, or else the origin
         self._round = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self._has_begun = False  # by a call of restore()
         self._number = 0  # of calls of save(), those before a restore included
@@ -222,7 +222,7 @@ class Snapshot:
         self._newest = key
 
     def _take(self, name: str, value: Any) -> Any:
-        """The state of an object; a plain value as it is."""
+        """The state dict of an object, or a plain value itself."""
         if not isinstance(value, Stateful):
             self._states.pop(name, None)
             return value
@@ -264,7 +264,11 @@ class Snapshot:
             writing.result()
 
     def _check_memory(self, memory: SnapshotMemory, needed_bytes: int, tensors: list[torch.Tensor]) -> None:
-        """Before the first save: there is memory for all that follow; it is given back at the end of the job."""
+        """Refuse, before the first save, a state for which there is too little memory, and so for all that follow.
+
+        Raises:
+            SnapshotError: there is too little.
+        """
         if needed_bytes <= self._checked_bytes:
             return
         clone_bytes = 0
@@ -307,7 +311,7 @@ class Snapshot:
 
 
 def _open_memory(owner: Snapshot, rank: int) -> SnapshotMemory | None:
-    """The memory of this worker's slot; None, which is said once, where there is none.
+    """The memory of this worker's slot; None if there is none, which rank 0 says.
 
     Raises:
         SnapshotError: another Snapshot uses it.
@@ -377,7 +381,7 @@ def _refuse_hidden(name: str, value: Any) -> None:
 
 
 def _describe(choice: Choice) -> str:
-    """What the user reads of a restore."""
+    """The sentence about a restore."""
     text = f"continuing from the snapshot of save {choice.key.number}, which rank {choice.source} has"
     if choice.lost is None:
         return f"{text}; random numbers begin anew, since the number of workers has changed"

@@ -240,6 +240,13 @@ def test_another_file_is_refused(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("event", [{"ph": "E", "ts": 5000, "pid": 1}, {"ph": "M", "pid": 1, "args": []}])
+def test_an_event_that_is_not_understood_is_left_out(event: dict[str, object]) -> None:
+    reader = Reader()
+    reader.read([*EVENTS, event])
+    assert reader.summary.collectives["allreduce.a\n"].count == 2
+
+
 def test_help_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["timeline", "--help"]) == 0
     assert "Usage: hvdrun timeline" in capsys.readouterr().out

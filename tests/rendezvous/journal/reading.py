@@ -11,14 +11,14 @@ import pytest
 
 from rendezvous.core.state import State
 from rendezvous.journal.codec import encode
-from rendezvous.journal.lasting import Lasting
+from rendezvous.journal.persistent import PersistentState
 from rendezvous.journal.sqlite import SqliteJournal, open_journal
 
 
 def matches(read: State, written: State) -> bool:
     """The state that was read is the one that was written, but for what does not last; in the same order."""
-    lasting = Lasting.of(replace(written, now=read.now)).part
-    return bool(encode(Lasting.of(read).part) == encode(lasting))
+    lasting = PersistentState.of(replace(written, now=read.now)).part
+    return bool(encode(PersistentState.of(read).part) == encode(lasting))
 
 
 def close(journal: SqliteJournal) -> None:
