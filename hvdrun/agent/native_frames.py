@@ -19,7 +19,7 @@ from hvdrun.spec.stacks import Frame, Stack
 
 T = TypeVar("T", bound=Hashable)
 
-LIMIT_SECONDS = 10.0  # for one process; a shorter one than that after which a stopped worker is killed
+LIMIT_SECONDS = 10.0  # for one process; shorter than the time after which a stopped worker is killed
 _AT_ONCE = 4
 _PROGRAM = "py-spy"
 _ABSENT = "no native frames: py-spy is not installed there (pip install py-spy)"
@@ -72,15 +72,19 @@ def _add(stack: Stack, program: str) -> Stack:
     if not stack.pid:
         return stack
     command = (program, "dump", "--native", "--json", "--pid", str(stack.pid))
+    complaint = ""
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+        complaint = " ".join(ran.stderr.split())
         threads = json.loads(ran.stdout)
         frames = next(each["frames"] for each in threads if each["os_thread_id"] == stack.pid)
         return merge(stack, frames)
     except subprocess.TimeoutExpired:
         reason = f"py-spy did not end within {LIMIT_SECONDS:g} s"
-    except (OSError, ValueError, KeyError, StopIteration):
-        reason = " ".join(ran.stderr.split()) or "py-spy has not found its main thread"
+    except OSError as error:
+        reason = f"py-spy could not be started ({error.strerror})"
+    except (ValueError, KeyError, TypeError, StopIteration):
+        reason = complaint or "py-spy has not found its main thread"
     return replace(stack, remark=f"no native frames: {reason}")
 
 

@@ -66,7 +66,7 @@ class LastingTransport:
     def attach(self, stream: "AgentStream") -> None:
         """Use this stream, whenever the agent has opened it."""
         self._stream = stream
-        stream.has_closed = self._note_closed
+        stream.note_closed = self._note_closed
         stream.follow(self._take, lambda: tuple(self._holding.values()))
 
     async def open(self) -> None:

@@ -89,10 +89,7 @@ def end_without_survivors(state: State) -> tuple[State, Effects]:
         return state, ()
     slots = {worker.slot for worker in generation.members}
     is_left = any(record.worker.slot not in slots for record in state.alive())
-    outcome = failure
-    if is_left:
-        outcome = lose_state(f"{failure.reason}; {STATE_LOST}", failure)
-    return state.with_end(outcome), ()
+    return state.with_end(lose_state(f"{failure.reason}; {STATE_LOST}", failure) if is_left else failure), ()
 
 
 def end_failed_start(state: State) -> tuple[State, Effects]:
@@ -154,20 +151,16 @@ def offer_resize(state: State) -> tuple[State, Effects]:
     removed = tuple(record.worker for record in composition.removed)
     offer = Offer(state.offer.number + 1, added, removed)
     if (added, removed) == (state.offer.added, state.offer.removed):
-        is_over = offer.is_empty and state.gathering_since is not None
-        if is_over:
+        if offer.is_empty and state.gathering_since is not None:
             return replace(state, gathering_since=None), ()
         return state, ()
 
     if not offer.is_empty:
-        since = state.gathering_since
-        if since is None:
-            since = state.clock
+        since = state.clock if state.gathering_since is None else state.gathering_since
+        if state.gathering_since is None:
+            state = replace(state, gathering_since=since)
         if state.awaited and state.clock - since < state.policy.recovery.gathering_seconds:
-            if state.gathering_since != since:
-                return replace(state, gathering_since=since), ()
             return state, ()
-        state = replace(state, gathering_since=since)
 
     effect = OfferResize(generation.number, offer.number, bool(added), bool(removed))
     return replace(state, offer=offer, gathering_since=None if offer.is_empty else state.gathering_since), (effect,)
@@ -270,9 +263,7 @@ def publish(state: State) -> tuple[State, Effects]:
         if state.awaited:
             return state, ()
         judged, effects = _judge(state)
-        if judged == state:
-            return state, effects
-        return judged, effects
+        return state if judged == state else judged, effects  # the same object: then nothing has changed
     if _may_start(state):
         return _publish_first(state)
     return state, ()
@@ -336,16 +327,14 @@ def _judge(state: State) -> tuple[State, Effects]:
         case AwaitWorkers(reason) if not state.may_reset:
             return replace(state, outcome=exhaust_resets(state.resets, reason, state.first_failure)), ()
         case AwaitWorkers():
-            since = state.short_since
-            if since is None:
-                since = state.clock
+            since = state.clock if state.short_since is None else state.short_since
             return replace(state.enter(Phase.REFORMING), deadline=None, short_since=since), ()
         case RecoveryDecision() as decision:
             return _publish_next(replace(state, crash_loop=crash_loop), decision, survivors, ranks)
 
 
 def _drop_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: str) -> tuple[State, Effects]:
-    """The members make no progress: kill the newest among them, without which the others may; else the job ends."""
+    """Kill the new ones among members that make no progress: without them the others may. Else the job ends."""
     newcomers = [record for record in survivors if record.needs_state]
     if not 0 < len(newcomers) < len(survivors):
         is_own = any(

@@ -67,7 +67,7 @@ def compose(state: State, action: Action, survivors: Sequence[WorkerRecord]) -> 
     staying = {record.worker: record for record in survivors if state.offers(record.worker.slot)}
     ready = [record for record in state.list_workers(WorkerState.READY) if state.offers(record.worker.slot)]
     leaving = [record for record in survivors if record.worker not in staying]
-    if not any(not record.needs_state for record in staying.values()):
+    if all(record.needs_state for record in staying.values()):
         leaving.sort(key=lambda record: record.needs_state)
         staying |= {record.worker: record for record in leaving[:1]}
     for record in leaving:
@@ -128,7 +128,7 @@ def retire(
 ) -> tuple[State, Effects]:
     """Stop these workers, which are no longer wanted; their slots are free when they have ended.
 
-    grace_seconds: the time until SIGKILL; None: that of the job.
+    grace_seconds: the time until SIGKILL; None for that of the job.
     lets_save: see `Terminate`.
     """
     if grace_seconds is None:
@@ -304,9 +304,9 @@ _ALONE = (
 
 
 def _begins_again(state: State, slots: int) -> bool:
-    """No worker is left, as where the job has one, and none has joined: those that are started now are a round.
+    """The workers that are started now are a round: no other is left, as in a job of one worker, and none has joined.
 
-    They are no newcomers, and may be a world of torch.distributed that has not been seen yet: each has its variables.
+    They may be a world of torch.distributed that has not been seen yet. So each gets the variables of one.
     """
     is_sought = state.policy.restarts.needs_world and not state.has_world
     if not is_sought or state.number or slots < state.policy.min_size:

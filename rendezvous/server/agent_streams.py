@@ -1,7 +1,7 @@
 """The streams of agents that outlive their launcher: orders to them, and their numbered messages back.
 
-A message is acknowledged when the launcher has shown it. A launcher that is started again shows no message twice, if it
-is given the numbers of those that were shown before.
+A message is acknowledged when the launcher has shown it. A launcher that is started again gets the numbers of the
+messages that were shown before, and shows none twice.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ class AgentStream:
 
     Args:
         shown: the number of the last message that was shown before.
-        keep: notes for the next launcher that the message of a number was shown, and then calls.
+        keep: notes for the next launcher that the message of a number was shown, and then calls its second argument.
         note_taken: is called with the number of each message just before it is shown.
 
-    has_closed: is called when the agent's stream ends.
+    note_closed: called when the agent's stream of orders ends.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class AgentStream:
         self.note_taken = note_taken
         self._shown = shown
         self._keep = keep
-        self.has_closed: Callable[[], None] = lambda: None
+        self.note_closed: Callable[[], None] = lambda: None
         self._received = shown
         self._orders: asyncio.Queue[Order | None] | None = None  # None while the stream is not open
         self._greet: Callable[[], Iterable[Order]] = tuple
@@ -75,7 +75,7 @@ class AgentStream:
         return True
 
     def note_shown(self, number: int) -> None:
-        """The message of this number, and all before it, have been shown."""
+        """Note that the message of this number, and all before it, have been shown."""
         self._keep(number, partial(self._acknowledge, number))
 
     async def orders(self) -> AsyncGenerator[Order, None]:
@@ -91,7 +91,7 @@ class AgentStream:
         finally:
             if self._orders is orders:
                 self._orders = None
-                self.has_closed()
+                self.note_closed()
 
     async def receive(self, first: int, messages: Sequence[bytes], *, is_last: bool = False) -> int:
         """Take messages that are new; returns the number up to which all have been shown, after a moment at most.
@@ -136,7 +136,8 @@ class AgentStreams:
 
     Args:
         shown: the numbers of the last messages that a former launcher has shown.
-        keep: notes for the next launcher that a message of an agent was shown, and then calls; None: nothing is noted.
+        keep: notes for the next launcher that a message of an agent was shown, and then calls its last argument; None:
+            nothing is noted.
         note_taken: is called with the number of each message of an agent just before it is shown.
     """
 

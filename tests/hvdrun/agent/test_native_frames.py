@@ -63,6 +63,14 @@ def test_the_stack_of_a_process_that_may_not_be_traced_has_the_reason(tmp_path: 
     assert (found.frames, found.remark) == ((MAIN,), remark)
 
 
+def test_the_stack_of_a_process_keeps_its_frames_if_py_spy_cannot_be_started(tmp_path: Path) -> None:
+    found = add_native_frames({"a": STACK}, str(tmp_path / "gone"))["a"]
+    assert (found.frames, found.remark) == (
+        (MAIN,),
+        "no native frames: py-spy could not be started (No such file or directory)",
+    )
+
+
 def test_a_host_without_py_spy_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))

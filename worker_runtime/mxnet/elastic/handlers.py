@@ -121,7 +121,7 @@ class NetHandler(ArraysHandler):
         return self.value
 
     def list_all(self) -> Arrays:
-        """See `ArraysHandler`; `list_arrays` first receives deferred broadcasts."""
+        """See `ArraysHandler`; `_check_and_get` first receives deferred broadcasts."""
         self._listed = self._parameters  # kept for `save`: to collect them takes a while
         found = self._listed.items()
         return {name: each._check_and_get(each._data, list) for name, each in found if list_arrays(each)}  # noqa: SLF001 - list_data() refuses sparse ones
