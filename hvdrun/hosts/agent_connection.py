@@ -48,7 +48,7 @@ class AgentConnection:
         has_begun: bool = False,
     ) -> None:
         self.host = host
-        self.pieces = 0  # messages, so far
+        self.message_count = 0  # that have come
         self.showing = 0  # messages that `show` handles now
         self.listening: asyncio.Task[None] | None = None  # done once the agent sends nothing more
         self._transport = transport
@@ -183,7 +183,7 @@ class AgentConnection:
                 if isinstance(message, Hello | Addresses | ProbeResults):
                     self._answers.put_nowait(message)
                     continue
-                self.pieces += 1
+                self.message_count += 1
                 self.showing += 1
                 try:
                     await self._show(self.host, message)

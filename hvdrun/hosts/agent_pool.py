@@ -213,15 +213,15 @@ class AgentPool:
 async def _drain(connections: Collection[AgentConnection], is_lost: Callable[[str], bool] = lambda _: False) -> None:
     """Wait until the last message of released agents has been handled; see `AgentPool.release`."""
     waiting = {connection.listening for connection in connections if connection.listening is not None}
-    pieces, patience_seconds = sum(connection.pieces for connection in connections), RELEASE_SECONDS
+    count, patience_seconds = sum(connection.message_count for connection in connections), RELEASE_SECONDS
     while waiting:
         for connection in connections:
             if connection.listening is not None and is_lost(connection.host):
                 connection.abandon()
         pause_seconds = min(_LOOK_SECONDS, patience_seconds)
         done, waiting = await asyncio.wait(waiting, timeout=pause_seconds, return_when=asyncio.FIRST_COMPLETED)
-        came = sum(connection.pieces for connection in connections)
-        if done or any(connection.showing for connection in connections) or came > pieces:
-            pieces, patience_seconds = came, RELEASE_SECONDS
+        came = sum(connection.message_count for connection in connections)
+        if done or any(connection.showing for connection in connections) or came > count:
+            count, patience_seconds = came, RELEASE_SECONDS
         elif (patience_seconds := patience_seconds - pause_seconds) <= 0:
             return

@@ -85,9 +85,7 @@ def _explain_obstacle(survivors: Survivors, rank: int, operation: PendingOperati
     if operation.root is not None and operation.root not in survivors.reports:
         return f"rank {operation.root}, whose data it needs, is lost"
 
-    user = None
-    if not operation.number:
-        user = survivors.find_completer(rank, operation)
+    user = None if operation.number else survivors.find_completer(rank, operation)
     if user is None:
         return None
     return f"rank {user} has completed it, and may have used the result"

@@ -83,10 +83,10 @@ def record(state: State, event: Event) -> tuple[State, Effects]:  # noqa: C901, 
             return replace(state, sequencer_loss=(host, how)), ()
         case WorldOpened(host):
             return (state if host not in state.hosts else replace(state, has_world=True)), ()
-        case Noticed() | Signalled():
-            if isinstance(event, Signalled):
-                return _signal(state, event)
-            return _notice(state, event.host)
+        case Signalled():
+            return _signal(state, event)
+        case Noticed(host):
+            return _notice(state, host)
         case Stopped(code, reason, immediately):
             state = replace(state, outcome=stop(code, reason))
             return stop_workers(state, 0.0) if immediately else (state, ())
@@ -148,20 +148,17 @@ def _follow_offer(state: State) -> State:
     if not gone or not is_planned or state.slots_offered < state.policy.min_size:
         return state
     slot = min(gone, key=lambda each: each.host in state.slots)  # first one of a host that has no slots left
-    host = None
-    if slot.host not in state.slots:
-        host = slot.host
-    return _plan_restart(state, host, explain_removal(state, slot))
+    return _plan_restart(state, None if slot.host in state.slots else slot.host, explain_removal(state, slot))
 
 
 def _plan_restart(state: State, host: str | None, reason: str) -> State:
-    """All workers are started again, unless they are stopped already; host: the one that they leave as a whole."""
+    """Plan to start all workers again, unless they are stopped already; host: the one that they leave as a whole."""
     outcome = Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason, host=host)
     return replace(state, restart=state.restart or Restart(outcome, is_planned=True, since=state.clock))
 
 
 def _note_report(state: State, event: Reported) -> State:
-    """A host runs a worker of this round: the round has begun there. A worker that it should have stopped has ended."""
+    """Note from a report that the round has begun on a host, and which workers that it should stop have ended."""
     if gone := _find_gone(state, event):
         state = state.with_records(gone)
     is_heard = event.host in state.unreported and any(
@@ -173,9 +170,9 @@ def _note_report(state: State, event: Reported) -> State:
 
 
 def _find_gone(state: State, event: Reported) -> list[WorkerRecord]:
-    """The workers whose time to end is over, and which their agent does not have: they have not even been started.
+    """The workers whose time to end is over, and which their agent does not have.
 
-    The order to start one may have been lost with a server that was killed. The order to stop it is then none.
+    The order to start such a worker may have been lost with a server that was killed.
     """
     lease_seconds, running = state.policy.lease_seconds, frozenset(event.running)
     return [
@@ -188,7 +185,7 @@ def _find_gone(state: State, event: Reported) -> list[WorkerRecord]:
 
 
 def _hear(state: State, host: str) -> State:
-    """A host has reported a worker of this round."""
+    """Note that a host has reported a worker of this round."""
     return replace(state, unreported=state.unreported - {host}, unanswered=state.unanswered - {host})
 
 
@@ -266,7 +263,7 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
         return _record_notice_of(state, former.worker.slot.host)
 
     state = start_leases(replace(state, failures=state.failures + 1), (former.worker.slot.host,))
-    outcome = _blame(former, event)
+    outcome = _make_outcome(former, event)
     if state.is_one_world:
         if _are_others_done(state, former):
             return replace(state, outcome=outcome), ()
@@ -282,7 +279,7 @@ def _judge_stopped(state: State, former: WorkerRecord, event: Exited) -> State:
     """A worker that is stopped has ended: where it did so by itself, it may be the cause of the restart."""
     if state.restart is None or event.was_stopped or event.has_left or not event.returncode:
         return state
-    return state.with_surer_cause(_blame(former, event))
+    return state.with_surer_cause(_make_outcome(former, event))
 
 
 def _judge_late_end(state: State, former: WorkerRecord, event: Exited, outcome: Outcome) -> State:
@@ -292,14 +289,14 @@ def _judge_late_end(state: State, former: WorkerRecord, event: Exited, outcome: 
     if not ended_itself and blame is None:
         return state
     if ended_itself:
-        state = correct_end(state, _blame(former, event))
+        state = correct_end(state, _make_outcome(former, event))
     if state.outcome is outcome:
         has_failed = blame is not None or find_signal(event.returncode) is None
         return state.with_follower(former.assignment.rank, blame) if has_failed else state
     return state if outcome.rank is None else state.with_follower(outcome.rank, outcome.blame)
 
 
-def _blame(former: WorkerRecord, event: Exited) -> Outcome:
+def _make_outcome(former: WorkerRecord, event: Exited) -> Outcome:
     """This worker's failure as the outcome."""
     rank = former.assignment.rank
     outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=event.cannot_start)
@@ -346,10 +343,7 @@ def _end_well(state: State, worker: Worker) -> tuple[State, Effects]:
     refusal = state.refusal or _explain_refusal(state, worker)
     state = replace(state, refusal=refusal)
     state, refusals = refuse(state, state.list_workers(WorkerState.WAITING) if state.waiting else (), refusal)
-    if state.number:
-        newcomers = find_newcomers(state)
-    else:
-        newcomers = ()
+    newcomers = find_newcomers(state) if state.number else ()
     state, retired = retire(state, newcomers, f"workers are no longer added: {worker} has exited with 0")
 
     if state.phase is Phase.REFORMING:
@@ -390,10 +384,7 @@ def _notice(state: State, host: str | None) -> tuple[State, Effects]:
 def _drain_host(state: State, host: str) -> State:
     """The state in which this host has a stop notice."""
     policy = state.policy
-    if state.is_one_world:
-        grace_seconds = policy.restarts.planned_grace_seconds
-    else:
-        grace_seconds = policy.grace_seconds
+    grace_seconds = policy.restarts.planned_grace_seconds if state.is_one_world else policy.grace_seconds
     return state.with_drained({**state.drained, host: state.clock + grace_seconds})
 
 
@@ -407,14 +398,11 @@ def _leave_round(state: State, host: str, reason: str, *, is_broken: bool = Fals
 def _drain(state: State, host: str) -> State | None:
     """The state in which this host is to be left; None if no worker would be."""
     drained = _drain_host(state, host)
-    is_left = any(each.worker.slot.host not in drained.drained for each in drained.survivors())
     if state.number:
-        is_enough = is_left
+        is_left = any(each.worker.slot.host not in drained.drained for each in drained.survivors())
     else:
-        is_enough = bool(drained.slots)
-    if is_enough:
-        return drained
-    return None
+        is_left = bool(drained.slots)
+    return drained if is_left else None
 
 
 def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
@@ -439,9 +427,7 @@ def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
     if host in state.drained and not staying:
         return state, ()  # an agent repeats its report
     may_drain = state.policy.is_elastic and state.stops_at is None and (state.may_restart or not is_world)
-    drained = None
-    if may_drain:
-        drained = _drain(state, host)
+    drained = _drain(state, host) if may_drain else None
     if drained is None:
         return replace(state, outcome=stop_by_signal(event.signal, host, reason)), ()
 

@@ -86,21 +86,16 @@ class Blacklist:
         offered: how many slots the host offers now; 0 for none.
         obstacle: why no worker can run in the slot, which closes it; "" where the next one may.
         """
-        failures = 1
-        if obstacle:
-            failures = recovery.failures_per_slot
-        failures += self.count(slot, now, recovery)
+        least = recovery.failures_per_slot
+        failures = self.count(slot, now, recovery) + (least if obstacle else 1)
         counted = replace(self, slots={**self.slots, slot: SlotFailures(failures, now, obstacle)})
 
-        least = recovery.failures_per_slot
         offers = [Slot(slot.host, index) for index in range(offered)]
         closed = [each for each in offers if counted.count(each, now, recovery) >= least]
         if not 2 * len(closed) >= offered > 0:
             return counted
 
-        last = slot
-        if slot not in closed:
-            last = closed[-1]
+        last = slot if slot in closed else closed[-1]
         are = "is" if len(closed) == 1 else "are"
         share = (
             "its only slot is closed" if offered == 1 else f"{len(closed)} of its {offered} slots {are} closed, {last}"
@@ -112,10 +107,7 @@ class Blacklist:
         """Close a host for its cooldown, which doubles each time up to its limit, and drop its slots' failures."""
         former = self.hosts.get(host)
         is_forgotten = former is None or now - former.until > recovery.forgiveness_seconds
-        if former is None or is_forgotten:
-            closings = 0
-        else:
-            closings = former.closings
+        closings = 0 if former is None or is_forgotten else former.closings
         least, most = recovery.cooldown_seconds
         cooldown_seconds = min(most, least * 2.0 ** min(closings, _MOST_DOUBLINGS))
         return replace(

@@ -205,11 +205,7 @@ def record_loss(state: State, former: Sequence[WorkerRecord], outcome: Outcome) 
     """
     are_members = any(state.is_member(each) for each in former)
     has_run = are_members and any(state.last_heard[each.worker.slot.host] is not None for each in former)
-    if has_run:
-        continues = survives(state)
-    else:
-        continues = _allows_failures(state)
-    if not continues:
+    if not (survives(state) if has_run else _allows_failures(state)):
         return _end_job(state, outcome)
     if not are_members:
         return state
@@ -279,9 +275,7 @@ def lose_late_newcomers(state: State) -> tuple[State, Effects]:
 def lose_late_survivors(state: State) -> tuple[State, Effects]:
     """Members have not reported after an interruption, or have not reached the commit at which the others wait."""
     limit_seconds = state.policy.report_seconds
-    since = None
-    if state.number and state.phase is Phase.FORMING:
-        since = state.waiting_since
+    since = state.waiting_since if state.number and state.phase is Phase.FORMING else None
     is_over = state.phase is Phase.REFORMING and state.deadline is not None and state.now > state.deadline
     is_over |= since is not None and state.now - since > limit_seconds and not waits_for_init(state)
     if not is_over:
@@ -314,10 +308,7 @@ def limit_start(state: State) -> tuple[State, Effects]:
         f"{state.waiting} of {state.waiting + len(late)} workers called hvd.init(), but within {limit} "
         f"rank {missing} did not; {stacks} shown above"
     )
-    stuck: tuple[Worker, ...] = ()
-    # A missing host explains the others.
-    if not unheard:
-        stuck = tuple(each.worker for each in late)
+    stuck = () if unheard else tuple(each.worker for each in late)  # a missing host explains the others
     return replace(state, outcome=outcome, stuck=stuck), ()
 
 

@@ -57,7 +57,7 @@ def run_through(
                 return _repeat(partial(func, state, *args, **kwargs), state, enter, must_reset=is_late)
         finally:
             ACCOUNT.end_function()
-            state._size = None  # noqa: SLF001 - of this room
+            state._size = None  # noqa: SLF001 - of this package
             notification_manager.remove_listener(state)
 
     return wrapper  # type: ignore[return-value]  # the state may also be given by keyword
@@ -87,7 +87,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter, *, must_re
             reason = None
             RUNTIME.engine.begin_again()
         except HorovodInternalError as error:
-            failures.append((str(error), state._commits))  # noqa: SLF001 - of this room
+            failures.append((str(error), state._commits))  # noqa: SLF001 - of this package
             has_left = was_initialized and not RUNTIME.is_initialized
             if has_left or failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:
                 raise  # the program called shutdown(), or fails again and again: the error is its own
@@ -121,10 +121,7 @@ def _enter(enter: Enter, reason: JoinReason, failure: HorovodInternalError | Non
 
     The program sees one traceback, that of its own failure, and one message.
     """
-    text = ""
-    if failure is not None:
-        text = str(failure)
-
+    text = "" if failure is None else str(failure)
     try:
         return enter(reason, text)
     except InitializationError as rejection:
@@ -174,7 +171,7 @@ def _begin(state: State, *, must_reset: bool, must_sync: bool) -> None:
         _synchronize(state)
         if RUNTIME.recovery is not None:
             RUNTIME.recovery.note_synced()
-    state._size = exchange.count_ranks()  # noqa: SLF001 - of this room
+    state._size = exchange.count_ranks()  # noqa: SLF001 - of this package
 
 
 def _synchronize(state: State) -> None:
@@ -184,9 +181,9 @@ def _synchronize(state: State) -> None:
         state.sync()
         return
     RUNTIME.uses_checkpoints = True
-    is_begun = state._bcast_object(state._is_begun)  # noqa: SLF001 - of this room
+    is_begun = state._bcast_object(state._is_begun)  # noqa: SLF001 - of this package
     if not is_begun and RUNTIME.engine.rank == 0:
         CheckpointFolder(folder).check_writable()  # now rather than after hours of training
     if is_begun or not state.load(folder):
         state.sync()
-    state._is_begun = True  # noqa: SLF001 - of this room
+    state._is_begun = True  # noqa: SLF001 - of this package

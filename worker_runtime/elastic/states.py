@@ -106,10 +106,7 @@ class State:
             timestamp, what = self._host_messages.get()
             if timestamp > self._last_updated_timestamp:
                 self._last_updated_timestamp = timestamp
-                if what:
-                    update = update | what
-                else:
-                    update = 0
+                update = update | what if what else 0
 
         is_due = self._size is not None and self.waits_for_reset()
         earlier, self._last_updated_timestamp, update, is_due = self._bcast_object(

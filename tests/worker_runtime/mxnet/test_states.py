@@ -199,7 +199,7 @@ def test_a_distributed_optimizer_pickled_with_its_wrapper_is_loaded_without_the_
 
 def test_hooks_of_others_on_saved_states_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another library replaces the method that saves states, before the first wrapper is made and again afterwards."""
-    keep_wrappers()  # the hooks of this room are in place, as in all other tests
+    keep_wrappers()  # the hooks of this package are in place, as in all other tests
     calls = []
 
     def count(name: str) -> None:
