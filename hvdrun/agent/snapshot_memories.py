@@ -19,7 +19,7 @@ from rendezvous.core.model import Slot
 class SnapshotMemories:
     """One such memory for each local rank, in a job that may start its workers again.
 
-    A worker that starts alone, beside those of a round, has one of its slot: its local rank is an estimate.
+    A worker that starts alone, beside those of a round, gets the memory of its slot: its local rank is an estimate.
 
     Args:
         environment: the variables of the job's workers.
@@ -33,11 +33,12 @@ class SnapshotMemories:
         """The descriptor of this worker's memory; None where no worker starts again, or Linux gives none."""
         place = launch.worker.slot if launch.round is None else launch.assignment.local_rank
         if self._may_restart and place not in self._memories:
-            with contextlib.suppress(OSError):  # the job runs without snapshots, and they say so
+            # A Python that was built on an old Linux lacks the call: the job runs without snapshots, and they say so.
+            with contextlib.suppress(AttributeError, OSError):
                 self._memories[place] = os.memfd_create(SNAPSHOT_MEMORY)
         return self._memories.get(place)
 
     def close(self) -> None:
-        """Give all back that no worker has."""
+        """Give back all memories that no worker has."""
         while self._memories:
             os.close(self._memories.popitem()[1])

@@ -2,11 +2,10 @@
 
 import json
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -35,6 +34,7 @@ from hvdrun.jobs.reader import LogReader, RankFilter, show
 from hvdrun.jobs.record import join_words
 from hvdrun.options.option import RawValues
 from hvdrun.options.programs import JOB_PROGRAMS, RANK
+from hvdrun.processes import processes
 from hvdrun.version import __version__
 
 Say = Callable[[str], None]  # prints a sentence on standard error
@@ -107,18 +107,30 @@ def _stop_job(given: Mapping[str, RawValues], say: Say) -> Page:
         return "", 0
     if not job.pid:
         raise OtherContainerError(job.name)
-    with suppress(ProcessLookupError):  # it has ended meanwhile
-        launcher = os.pidfd_open(job.pid)
-        if _find_launcher(job) == job.pid:  # else another process has this pid
-            for number in (signal.SIGTERM, signal.SIGCONT):  # perhaps Ctrl-Z has stopped it
-                signal.pidfd_send_signal(launcher, number)
-            say(f"stopping the job {job.name}; hvdrun stop {job.name} again ends it at once")
-            with answer_interrupt(lambda: say(f"the job {job.name} still ends")) as interrupt:
-                while not interrupt and not select.select([launcher], [], [], _LOOK_SECONDS)[0]:
-                    pass
-            if interrupt:
-                return "", INTERRUPTED
-    return "", 0
+    launcher = processes.look(job.pid)
+    if launcher is None or _find_launcher(job) != job.pid:  # it has ended meanwhile, and another one may have its pid
+        return "", 0
+    for number in (signal.SIGTERM, signal.SIGCONT):  # perhaps Ctrl-Z has stopped it
+        processes.kill(launcher, number)
+    say(f"stopping the job {job.name}; hvdrun stop {job.name} again ends it at once")
+    with answer_interrupt(lambda: say(f"the job {job.name} still ends")) as interrupt:
+        while not interrupt and processes.is_running(launcher):
+            time.sleep(_LOOK_SECONDS)
+    return "", INTERRUPTED if interrupt else 0
+
+
+def _find_stoppable(jobs: Sequence[KnownJob]) -> list[KnownJob]:
+    """The jobs that may be stopped without their name: not another terminal's.
+
+    Raises:
+        UsageError: only such jobs run.
+    """
+    running = [job for job in jobs if job.state is JobState.RUNNING]
+    detached = [job for job in running if job.record.is_detached]
+    if running and not detached:
+        last = running[-1]
+        raise UsageError(f"no detached job runs: name another terminal's, as in hvdrun stop {last.name}.")
+    return detached
 
 
 def _stop_here(asked: str, say: Say) -> Page:
@@ -135,9 +147,7 @@ def _stop_here(asked: str, say: Say) -> Page:
     with answer_interrupt(lambda: say(f"the job {names[0]} still ends on this machine")) as interrupt:
         while not interrupt and any(agent.is_running for agent in agents):
             time.sleep(_LOOK_SECONDS)
-    if interrupt:
-        return "", INTERRUPTED
-    return "", 0
+    return "", INTERRUPTED if interrupt else 0
 
 
 def print_log(given: Mapping[str, RawValues], say: Say) -> Page:
@@ -189,43 +199,6 @@ def remove(given: Mapping[str, RawValues], _: Say) -> Page:
     return "", 0
 
 
-def _follow(job: KnownJob, reader: LogReader, interrupt: list[int], chosen: RankFilter | None = None) -> KnownJob:
-    """Show what comes until the job has ended, or Ctrl-C is pressed; how the job is then."""
-    while not interrupt:
-        is_over = job.state is not JobState.RUNNING
-        _show_all(reader, chosen, is_over=is_over)
-        if is_over:  # before the last look: all output is there
-            break
-        time.sleep(_LOOK_SECONDS)
-        job = look_again(job)
-    return job
-
-
-def _show_all(reader: LogReader, chosen: RankFilter | None, *, is_over: bool) -> None:
-    for piece in reader.read(is_over=is_over):
-        for each in (piece,) if chosen is None else chosen.take(piece):
-            try:
-                show(each)
-            except BrokenPipeError:
-                raise
-            except OSError as error:
-                raise OutputLostError(error.strerror or str(error)) from error
-
-
-def _find_stoppable(jobs: Sequence[KnownJob]) -> list[KnownJob]:
-    """The jobs that may be stopped without their name: not another terminal's.
-
-    Raises:
-        UsageError: only such jobs run.
-    """
-    running = [job for job in jobs if job.state is JobState.RUNNING]
-    detached = [job for job in running if job.record.is_detached]
-    if running and not detached:
-        last = running[-1]
-        raise UsageError(f"no detached job runs: name another terminal's, as in hvdrun stop {last.name}.")
-    return detached
-
-
 def resume(given: Mapping[str, RawValues], say: Say) -> Page:
     """`hvdrun resume`."""
     if "job" not in given:
@@ -263,6 +236,29 @@ def _read_launch(job: KnownJob) -> tuple[str, bytes]:
     if launch is None or not folder.has_journal:
         raise ResumeRefusedError(job.name, "it has no journal")
     return launch
+
+
+def _follow(job: KnownJob, reader: LogReader, interrupt: list[int], chosen: RankFilter | None = None) -> KnownJob:
+    """Show what comes until the job has ended, or Ctrl-C is pressed; how the job is then."""
+    while not interrupt:
+        is_over = job.state is not JobState.RUNNING
+        _show_all(reader, chosen, is_over=is_over)
+        if is_over:  # before the last look: all output is there
+            break
+        time.sleep(_LOOK_SECONDS)
+        job = look_again(job)
+    return job
+
+
+def _show_all(reader: LogReader, chosen: RankFilter | None, *, is_over: bool) -> None:
+    for piece in reader.read(is_over=is_over):
+        for each in (piece,) if chosen is None else chosen.take(piece):
+            try:
+                show(each)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise OutputLostError(error.strerror or str(error)) from error
 
 
 _PROGRAMS: Mapping[str, Callable[[Mapping[str, RawValues], Say], Page]] = {

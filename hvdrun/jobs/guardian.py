@@ -40,7 +40,7 @@ Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 class Life:
     """One server of a job, as it sees itself.
 
-    number: from 1.
+    number: 1 for the first server of the job, more for any later one. `Term.number` counts all servers.
     killed_by: the signal that has killed the server before it; 0 where none was killed.
     line: to the guardian. It closes when the guardian ends.
     """

@@ -33,8 +33,7 @@ class LocalAgent:
     @property
     def is_running(self) -> bool:
         """It has not ended."""
-        now = processes.look(self.process.pid)
-        return now is not None and now.started == self.process.started and not now.is_dead
+        return processes.is_running(self.process)
 
 
 def find_agents() -> Iterator[LocalAgent]:

@@ -154,6 +154,12 @@ def comes_from(process: Process, origin: str, since: int = 0) -> bool:
     return found is not None and (found == origin or found.startswith(f"{origin}/"))
 
 
+def is_running(process: Process) -> bool:
+    """The process has not ended, though another one may have its pid now."""
+    present = look(process.pid)
+    return present is not None and present.started == process.started and not present.is_dead
+
+
 def kill(process: Process, number: signal.Signals) -> None:
     """Signal exactly this process, if it has not ended meanwhile."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended meanwhile, or is another user's by now

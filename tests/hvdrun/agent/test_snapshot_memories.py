@@ -68,9 +68,12 @@ def test_the_first_worker_of_a_host_finds_the_state_also_where_its_slot_is_anoth
         memories.close()
 
 
-def test_a_host_that_has_no_more_files_runs_its_workers_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError(24, "too many open files"), AttributeError("memfd_create")])
+def test_a_host_without_files_in_memory_runs_its_workers_without_memory(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def fail(_name: str) -> int:
-        raise OSError(24, "too many open files")
+        raise error
 
     monkeypatch.setattr(os, "memfd_create", fail)
     memories = SnapshotMemories({os.fsencode(name): os.fsencode(value) for name, value in RESTARTS.items()})

@@ -1,5 +1,6 @@
 """The programs that find a job by its name, on folders without a job."""
 
+import errno
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -197,7 +199,12 @@ def test_ctrl_c_leaves_the_job(running: JobFolder, capsys: pytest.CaptureFixture
     assert running.find_launcher()
 
 
-def test_stop_returns_when_the_launcher_has_ended(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("error", [None, AttributeError(), OSError(errno.ENOSYS, "")])
+def test_stop_returns_when_the_launcher_has_ended(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception | None
+) -> None:
+    if error is not None:  # what Pythons, kernels and containers without pidfds say
+        monkeypatch.setattr(os, "pidfd_open", Mock(side_effect=error))
     folder = JobFolder(place / "feed")
     folder.create(JobRecord("feed", ("sleep", "9"), is_detached=True))
     with holding(folder):

@@ -123,7 +123,7 @@ class StallClock:
         return [each for each in waits if now - each.still_since > (self.limits.warning_seconds or 0.0)]
 
     def take_hang(self, waits: Sequence[Wait], now: float) -> bool:
-        """Whether the hang timeout is over; again when it is over again: who was told may have ended since."""
+        """Whether the hang timeout is over; True again after another timeout, since hvdrun may have been replaced."""
         if not _is_past(self._find_hang(waits), now):
             return False
         self._hung_since = self._find_standstill(waits)
