@@ -4,6 +4,7 @@ import os
 import select
 import shutil
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -156,6 +157,8 @@ def _run(folder: JobFolder, start: int, work: Work, patience_seconds: float, fir
         code = _tell(error)
     except OSError as error:
         code = _tell_unwritable(folder, error)
+    except BaseException:  # noqa: BLE001 - the process ends before Python would print it
+        traceback.print_exc()
     finally:
         end_process(code)
 

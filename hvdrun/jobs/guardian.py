@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -269,6 +270,8 @@ class _Guardian:
                 signal.signal(number, handler)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask if self._after_first_start else mask.union(_PASSED_ON))
             code = serve(life)
+        except BaseException:  # noqa: BLE001 - the process ends before Python would print it
+            traceback.print_exc()
         finally:
             end_process(code)
 

@@ -106,6 +106,11 @@ def test_a_server_that_cannot_start_is_followed_by_another(start: Start) -> None
     assert finish(process) == (7, ["1 0", "2 9", f"{says} 1 s.", "3 9", f"{says} 2 s.", "4 9"])
 
 
+def test_an_unexpected_error_of_a_server_is_printed(start: Start) -> None:
+    code, lines = finish(start("os.dup2(1, 2)\nraise RuntimeError('lost')"))
+    assert (code, lines[-1]) == (1, "RuntimeError: lost")
+
+
 def test_a_job_ends_when_its_servers_have_failed_to_start_for_too_long(start: Start) -> None:
     code, lines = finish(start("kill() if life.number == 1 else os._exit(3)", patience_seconds=0.5))
     assert code == 3
