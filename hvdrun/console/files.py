@@ -34,7 +34,6 @@ class OutputFiles:
         marks: what stands before each line.
         job: the name of the job.
         index: that of a former server of the job, whose files go on; a new one unless given.
-        writer: a new one unless given.
         clock: the local time.
     """
 
@@ -46,13 +45,12 @@ class OutputFiles:
         job: str = "",
         *,
         index: FileIndex | None = None,
-        writer: Writer | None = None,
         clock: Callable[[], datetime] = read_local_clock,
     ) -> None:
         self._folder = folder
         self._digits = len(str(max(0, size - 1)))
         self._marker = OutputMarker(marks)
-        self._writer = Writer() if writer is None else writer
+        self._writer = Writer()
         self._clock = clock
         self.index = FileIndex(job) if index is None else index
         self._index_file = IndexFile(folder / INDEX_NAME, self._writer, self._render_index, self._note_written)

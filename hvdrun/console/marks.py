@@ -7,7 +7,7 @@ from itertools import count
 from types import MappingProxyType
 
 from hvdrun.console.folding import Source, TracebackFolder
-from hvdrun.console.lines import MAX_LINE_BYTES, InterruptFilter, LineSplitter, Tail
+from hvdrun.console.lines import InterruptFilter, LineSplitter, Tail
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Generation, Worker
 from rendezvous.core.outcome import describe_ranks
@@ -119,7 +119,6 @@ class OutputMarker:
         coloured: the streams in which marks have colours.
         folds: equal tracebacks of several workers are shown once, where marks say whose they are.
         clock: the local time.
-        max_line_bytes: a longer line is cut.
     """
 
     def __init__(
@@ -131,14 +130,12 @@ class OutputMarker:
         coloured: Collection[OutputStream] = (),
         folds: bool = False,
         clock: Callable[[], datetime] = read_local_clock,
-        max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
         self._marks = marks
         self._terminals = frozenset(terminals)
         self._files = {**files, **dict.fromkeys(terminals, _TERMINAL)}
         self._coloured = frozenset(coloured)
         self._clock = clock
-        self._max_line_bytes = max_line_bytes
         self._splitters: dict[Source, LineSplitter] = {}
         self._tails: dict[Source, Tail] = {}
         self._ranks: dict[Worker, int] = {}  # of workers with a splitter, the last known rank
@@ -162,7 +159,7 @@ class OutputMarker:
         self._ranks[worker] = rank
         splitter = self._splitters.get(source)
         if splitter is None:
-            splitter = self._splitters[source] = LineSplitter(self._max_line_bytes)
+            splitter = self._splitters[source] = LineSplitter()
         lines = self._hide(source, splitter.feed(data))
         if lines and self._folder is not None:
             lines = self._folder.take(source, lines, int(source in self._begun))

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -89,9 +89,9 @@ def look_at(folder: JobFolder) -> KnownJob | None:
     return KnownJob(record, JobState.LOST, folder, None, None, folder.last_change())
 
 
-def find_jobs(environment: Mapping[str, str] = os.environ) -> list[KnownJob]:
+def find_jobs() -> list[KnownJob]:
     """All jobs, in the order in which they began."""
-    locations = find_locations(environment)
+    locations = find_locations(os.environ)
     detached = list(_find_detached(locations))
     names = {job.name for job in detached}
     attached = [job for name in list_jobs() if name not in names and (job := _ask(name)) is not None]

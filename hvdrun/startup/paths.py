@@ -30,7 +30,7 @@ def exists(path: Path) -> bool:
     return _read_mode(path) != 0
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> BinaryIO:
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a regular file, or a link to one; a FIFO would block this process until somebody opens its other end.
 
     flags: as for os.open.
@@ -38,7 +38,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> Bin
     Raises:
         OSError: it cannot be opened, or is no regular file.
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK, mode)
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))

@@ -87,12 +87,11 @@ class Join(_Agreement[int]):
 
     Args:
         among: all ranks of the job.
-        name: the full name, the same on all ranks.
         device: the device of this rank's neutral elements for operations on CUDA; None without CUDA.
     """
 
-    def __init__(self, among: Members, name: str = "join", device: torch.device | None = None) -> None:
-        super().__init__(Kind.JOIN, among, name)
+    def __init__(self, among: Members, device: torch.device | None = None) -> None:
+        super().__init__(Kind.JOIN, among, "join")
         self.device = device
 
     def finish(self, release: Release, payload: memoryview) -> int:
@@ -184,13 +183,12 @@ class CommitRound(_Agreement[None]):
     Args:
         among: the ranks.
         number: the number of the round in the set, from 1; the same on all ranks.
-        name: the full name, the same on all ranks.
     """
 
     is_of_step = True
 
-    def __init__(self, among: Members, number: int = 1, name: str = "commit") -> None:
-        super().__init__(Kind.COMMIT, among, name)
+    def __init__(self, among: Members, number: int = 1) -> None:
+        super().__init__(Kind.COMMIT, among, "commit")
         self.number = number
 
     def finish(self, release: Release, payload: memoryview) -> None:

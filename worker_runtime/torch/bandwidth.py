@@ -26,19 +26,14 @@ _REPEATS = 3
 Pair = tuple[int, int]
 
 
-def plan_rounds(members: Sequence[int], most: int = MOST_ROUNDS) -> list[list[Pair]]:
-    """Rounds of pairs; in one round no member is in two pairs (the circle method of tournaments).
-
-    Args:
-        members: those who meet.
-        most: how many rounds to plan. With fewer than one for each other member, not all pairs meet.
-    """
+def plan_rounds(members: Sequence[int]) -> list[list[Pair]]:
+    """At most MOST_ROUNDS rounds of pairs; in one no member is in two pairs (the circle method of tournaments)."""
     circle: list[int | None] = list(members)
     if len(circle) % 2:
         circle.append(None)  # whose partner pauses
 
     rounds = []
-    for _ in range(min(most, len(circle) - 1)):
+    for _ in range(min(MOST_ROUNDS, len(circle) - 1)):
         half = len(circle) // 2
         pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
         planned = [(min(one, other), max(one, other)) for one, other in pairs if one is not None and other is not None]
