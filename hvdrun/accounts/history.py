@@ -86,7 +86,8 @@ class History:
         """Go on from the state of a former server, which may have noted fewer events, and some of them late."""
         known, losses = self._known, state.losses
         # Equal losses are other objects here, and each list has the last losses only.
-        overlap = next(size for size in range(min(len(known), len(losses)), -1, -1) if _ends_with(known, losses[:size]))
+        sizes = range(min(len(known), len(losses)), -1, -1)
+        overlap = next(size for size in sizes if known[len(known) - size :] == losses[:size])
         self._known = losses[:overlap]
         # The last one has heard hosts since it noted anything, and each lease begins again.
         self._heard = dict.fromkeys(self._heard, now)
@@ -195,10 +196,6 @@ class History:
         for loss in self._open:
             loss.continued_at, loss.generation = now, generation
         self._open.clear()
-
-
-def _ends_with(whole: tuple[Outcome, ...], end: tuple[Outcome, ...]) -> bool:
-    return whole[len(whole) - len(end) :] == end
 
 
 def _find_new(losses: tuple[Outcome, ...], known: tuple[Outcome, ...]) -> list[Outcome]:

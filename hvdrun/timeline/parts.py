@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def list_parts(path: Path) -> list[Path]:
     if job is None:
         raise UsageError(f"{str(path)!r} is no timeline: give a file that hvdrun --timeline has written.")
     parts: list[tuple[int, Path]] = []
-    for other in path.parent.glob(f"{_escape(path.name)}.*"):
+    for other in path.parent.glob(f"{escape(path.name)}.*"):
         number = other.name.removeprefix(f"{path.name}.")
         if number.isdecimal() and _find_job(other) == job:
             parts.append((int(number), other))
@@ -53,8 +54,3 @@ def _find_job(path: Path) -> str | None:
     if isinstance(arguments, dict) and "start_time_since_epoch_in_micros" in arguments:
         return str(arguments.get("job", ""))
     return None
-
-
-def _escape(name: str) -> str:
-    """A name as a pattern of `glob`."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
