@@ -33,8 +33,8 @@ class SnapshotMemories:
         """The descriptor of this worker's memory; None where no worker starts again, or Linux gives none."""
         place = launch.worker.slot if launch.round is None else launch.assignment.local_rank
         if self._may_restart and place not in self._memories:
-            # A Python that was built on an old Linux lacks the call: the job runs without snapshots, and they say so.
-            with contextlib.suppress(AttributeError, OSError):
+            # A Python that was built on an old Linux has no such call.
+            with contextlib.suppress(AttributeError, OSError):  # the job runs without snapshots, and they say so
                 self._memories[place] = os.memfd_create(SNAPSHOT_MEMORY)
         return self._memories.get(place)
 

@@ -32,7 +32,7 @@ class LocalAgent:
 
     @property
     def is_running(self) -> bool:
-        """It has not ended."""
+        """The agent has not ended."""
         return processes.is_running(self.process)
 
 
