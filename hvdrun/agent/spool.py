@@ -6,7 +6,6 @@ folder, which only its user can enter. Beyond a limit the oldest are dropped, an
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from rendezvous.wire import codec
@@ -157,23 +156,23 @@ class Spool:
                 self._limit_bytes = min(self._limit_bytes, self._bytes)
         self._parts.append(_Part(last.following))
         while self._bytes > self._limit_bytes:
-            oldest = self._parts[0]
-            self._lost_bytes += oldest.bytes
-            self._lost_number = oldest.following - 1
-            self._bytes -= oldest.bytes
-            self._end_part()
+            self._lose_part()
 
-    def _end_part(self) -> None:
-        """The oldest part is no longer needed: the next one is sent."""
-        self._parts.popleft().remove()
+    def _lose_part(self) -> None:
+        """Drop the oldest part, which the launcher has not shown."""
         oldest = self._parts[0]
-        with suppress(OSError):  # another program has removed it
-            oldest.read()
-            return
         self._lost_bytes += oldest.bytes
         self._lost_number = oldest.following - 1
         self._bytes -= oldest.bytes
         self._end_part()
+
+    def _end_part(self) -> None:
+        """Remove the oldest part, and send the next one."""
+        self._parts.popleft().remove()
+        try:
+            self._parts[0].read()
+        except OSError:  # another program has removed it
+            self._lose_part()
 
     def _describe_loss(self) -> str:
         return (

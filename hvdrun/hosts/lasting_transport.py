@@ -131,24 +131,22 @@ class LastingTransport:
 
     async def kill(self) -> None:
         """Kill the agent, or let it end when it can be reached; see `Transport`."""
-        self._release()
-        if self._tunnel is not None:
-            await self._tunnel.close()
+        await self._release()
         if self._first is not None:
             await self._first.kill()
 
     async def close(self) -> None:
         """Release the agent, and close the first way; see `Transport`."""
-        self._release()
-        if self._tunnel is not None:
-            await self._tunnel.close()
+        await self._release()
         if self._first is not None:
             await self._first.close()
 
-    def _release(self) -> None:
-        """The end of its orders would not end it."""
+    async def _release(self) -> None:
+        """Release the agent, which the end of its orders would not end, and close its tunnel."""
         if Release not in self._holding:
             self.send(Release(TEMPORARY_FAILURE))
+        if self._tunnel is not None:
+            await self._tunnel.close()
 
     async def _read(self, first: Transport) -> None:
         """Take the messages of the first way, each when the last one was shown."""
@@ -173,11 +171,11 @@ class LastingTransport:
             self._messages.put_nowait((message, partial(stream.note_taken, number), partial(stream.note_shown, number)))
 
     def _note_closed(self) -> None:
-        """No way may be open now."""
+        """Give the agent some time for a new stream, if no other way is open."""
         if self._first is not None and not self._has_way:
-            asyncio.get_running_loop().call_later(self._return_seconds, self._look)
+            asyncio.get_running_loop().call_later(self._return_seconds, self._end_without_stream)
 
-    def _look(self) -> None:
+    def _end_without_stream(self) -> None:
         if self._stream is not None and not self._stream.is_open:
             self._messages.put_nowait(None)
 

@@ -13,6 +13,7 @@ from worker_runtime.collectives.buffers import (
     count_row_bytes,
     fuse_small,
     pack,
+    read_payload,
     unpack,
     view_bytes,
     view_memory,
@@ -133,12 +134,7 @@ class Allgather(TensorOperation[list[Gathered]]):
             targets = self._outputs
         else:
             targets = [target for parts in zip(*places, strict=True) for target in parts]
-        offset = 0
-        for target in targets:
-            end = offset + count_bytes(target)
-            if offset < end:
-                view_memory(view_bytes(target))[:] = payload[offset:end]
-            offset = end
+        read_payload(payload, targets)
 
     def _make_fused(self, member: int, targets: list[torch.Tensor]) -> torch.Tensor:
         """The buffer of a member's bytes: the memory of its only target, or a new one that is unpacked later."""

@@ -13,8 +13,8 @@ from worker_runtime.collectives.buffers import (
     fuse_small,
     is_plain,
     pack,
+    read_payload,
     unpack,
-    view_bytes,
     view_memory,
 )
 from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, make_signature, read_root
@@ -147,12 +147,8 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         return self._received
 
     def _read(self, payload: memoryview) -> list[torch.Tensor]:
-        places, offset = self._make_places(), 0
-        for place in places:
-            end = offset + count_bytes(place)
-            if offset < end:
-                view_memory(view_bytes(place))[:] = payload[offset:end]
-            offset = end
+        places = self._make_places()
+        read_payload(payload, places)
         return places
 
 

@@ -79,6 +79,16 @@ def unpack(buffer: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
         view_bytes(target).copy_(part)
 
 
+def read_payload(payload: memoryview, targets: Sequence[torch.Tensor]) -> None:
+    """Copy a payload into targets, one after the other."""
+    offset = 0
+    for target in targets:
+        end = offset + count_bytes(target)
+        if offset < end:
+            view_memory(view_bytes(target))[:] = payload[offset:end]
+        offset = end
+
+
 def count_bytes(tensor: torch.Tensor) -> int:
     """How much memory its values take, strides aside."""
     return tensor.numel() * tensor.element_size()

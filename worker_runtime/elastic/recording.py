@@ -87,7 +87,10 @@ class RecordedSampler(ElasticSampler):
 
 
 def go_through(
-    sampler: RecordedSampler, list_batches: Callable[[], Iterable[BatchT]], rows: int, epoch: int | None
+    sampler: RecordedSampler,
+    list_batches: Callable[[], Iterable[BatchT]],
+    rows: int,
+    find_epoch: Callable[[], int] | None = None,
 ) -> Iterator[BatchT]:
     """Give the remaining batches of the epoch, then those that lost workers left; record each of them.
 
@@ -97,9 +100,9 @@ def go_through(
         sampler: the loader's sampler.
         list_batches: begins a pass through the samples that are distributed.
         rows: the number of samples in a batch.
-        epoch: see `RecordedSampler.begin_pass`.
+        find_epoch: returns the epoch of this pass; None to count passes.
     """
-    sampler.begin_pass(epoch)
+    sampler.begin_pass(None if find_epoch is None else find_epoch())
     is_left = True
     while is_left:
         for batch in list_batches():

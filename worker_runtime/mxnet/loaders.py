@@ -58,10 +58,7 @@ class RecordedLoader(DataLoader):  # type: ignore[misc]  # mxnet has no types
 
     def __iter__(self) -> Iterator[Any]:
         """Give the remaining batches of the epoch, then those that lost workers left."""
-        epoch = None
-        if self._find_epoch is not None:
-            epoch = self._find_epoch()
-        yield from go_through(self.sampler, super().__iter__, self._rows, epoch)
+        return go_through(self.sampler, super().__iter__, self._rows, self._find_epoch)
 
 
 _SPLIT = (RankSampler, elastic_sampler.ElasticSampler)

@@ -88,10 +88,7 @@ class _RecordedLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch declares a class of its own
         """Give the remaining batches of the epoch, then those that lost workers left."""
-        epoch = None
-        if self._find_epoch is not None:
-            epoch = self._find_epoch()
-        yield from go_through(self.sampler, super().__iter__, self._rows, epoch)
+        return go_through(self.sampler, super().__iter__, self._rows, self._find_epoch)
 
 
 def make_recorded(loader: LoaderT, batch_size: int, find_epoch: Callable[[], int] | None) -> LoaderT:

@@ -129,7 +129,7 @@ def test_a_pass_records_its_batches_and_ends_with_what_lost_workers_left(monkeyp
     runtime = SimpleNamespace(engine=Communicator.take(0, 2), is_late=False)
     monkeypatch.setattr(samplers, "RUNTIME", runtime)
     sampler, seen = RecordedSampler(range(6), shuffle=False), []
-    for sample in go_through(sampler, lambda: sampler, 1, None):
+    for sample in go_through(sampler, lambda: sampler, 1):
         seen.append(sample)
         runtime.engine.complete_step(*([1] if len(seen) == 1 else []))
     assert (seen, sampler.processed_num) == ([0, 2, 4, 1, 3, 5], 6)
