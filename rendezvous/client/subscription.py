@@ -15,7 +15,7 @@ from rendezvous.client.calls import RETRY_SECONDS, raise_final
 from rendezvous.core.model import Worker
 from rendezvous.errors import UnreachableError
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Notification, Snapshot
+from rendezvous.wire.notifications import Notification, StandingNotifications
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Subscription:
         self._worker = worker
         self._where = where
         self._changed = threading.Condition()  # guards the fields below
-        self._snapshot = Snapshot()
+        self._standing = StandingNotifications()
         self._subscribers: set[SimpleQueue[Notification | None]] = set()
         self._failure: Exception | None = None
         self._call: grpc.Call | None = None
@@ -57,7 +57,7 @@ class Subscription:
         with self._changed:
             self._start()
             while True:
-                for notification in self._snapshot:
+                for notification in self._standing:
                     if (found := find(notification)) is not None:
                         return found
                 self._raise_end()
@@ -78,7 +78,7 @@ class Subscription:
             if self.is_closed.is_set():
                 return
             self._start()
-            for notification in self._snapshot:
+            for notification in self._standing:
                 queue.put(notification)
             self._subscribers.add(queue)
 
@@ -145,7 +145,7 @@ class Subscription:
 
     def _take(self, notification: Notification) -> None:
         with self._changed:
-            if self._snapshot.add(notification):
+            if self._standing.add(notification):
                 for subscriber in self._subscribers:
                     subscriber.put(notification)
                 self._changed.notify_all()

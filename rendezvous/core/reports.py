@@ -65,7 +65,7 @@ class CompletedOperation:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker reports when it joins: a snapshot. No operation of the old generation completes on it later.
+    """What a worker reports when it joins. No operation of the old generation completes on it later.
 
     error: an error that it has found itself, in one sentence without a full stop; "" if it was interrupted.
     has_state: it is inside a function that is called again after an exception (`hvd.elastic.run`).

@@ -44,7 +44,7 @@ class SequencerFailed:
 Notification = Published | Interrupt | OfferResize | Announce | SequencerFailed | Refuse | Depart
 
 
-class Snapshot:
+class StandingNotifications:
     """The notifications that hold now, in the order of their publication."""
 
     def __init__(self) -> None:
@@ -76,23 +76,23 @@ class Snapshot:
 
 
 class Topic:
-    """A snapshot and its subscribers; belongs to one event loop."""
+    """The notifications that hold now, and their subscribers; belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._snapshot = Snapshot()
+        self._standing = StandingNotifications()
         self._subscribers: set[asyncio.Queue[Notification | None]] = set()
         self._is_closed = False
 
     def publish(self, notification: Notification) -> None:
         """Send a notification to all present and later subscribers; one that holds already is not repeated."""
-        if self._snapshot.add(notification):
+        if self._standing.add(notification):
             for subscriber in self._subscribers:
                 subscriber.put_nowait(notification)
 
     async def subscribe(self) -> AsyncGenerator[Notification, None]:
         """Every notification that holds now, then each new one, until the generator or the topic is closed."""
         queue: asyncio.Queue[Notification | None] = asyncio.Queue()
-        for notification in self._snapshot:
+        for notification in self._standing:
             queue.put_nowait(notification)
         if self._is_closed:
             queue.put_nowait(None)

@@ -100,12 +100,12 @@ async def test_every_follower_receives_each_notification_once_through_broken_con
         following = [pool.submit(follow, notices) for notices in heard]
         await happen(lambda: len(subscription._subscribers) == 2)
         agent.topic.publish(BROKEN)
-        await happen(lambda: list(subscription._snapshot) == [BROKEN])
+        await happen(lambda: list(subscription._standing) == [BROKEN])
         await server.stop(None)
         server = await serve(agent, tmp_path / "s")
         await happen(lambda: agent.watches > 1)
         agent.topic.publish(BURNT)
-        await happen(lambda: list(subscription._snapshot) == [BURNT])
+        await happen(lambda: list(subscription._standing) == [BURNT])
         await in_thread(subscription.close)
         for each in following:
             await in_thread(each.result)

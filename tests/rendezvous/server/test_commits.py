@@ -263,7 +263,7 @@ async def test_a_server_continues_where_another_one_ended() -> None:
             again = await read(a)
             assert isinstance(again, Published)
             assert (again, len(again.key)) == (first, KEY_BYTES)
-            assert list(stage.server.topic("b")._snapshot) == [], "its next agent has no member of the generation"
+            assert list(stage.server.topic("b")._standing) == [], "its next agent has no member of the generation"
             await a.report(1, [A0], [], LIMIT_SECONDS)
             with pytest.raises(CallRefusedError, match="another agent has replaced"):
                 await b.report(1, [], [], LIMIT_SECONDS)

@@ -178,7 +178,7 @@ def test_a_forgotten_host_ends_its_subscriptions_and_its_next_agent_gets_no_old_
         assert read_now(topics) == []
 
     def read_now(topics: Topics) -> list[Notification]:
-        return list(topics.of("a")._snapshot)
+        return list(topics.of("a")._standing)
 
     asyncio.run(story())
     Topics().forget("unknown")
