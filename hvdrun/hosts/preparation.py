@@ -20,7 +20,7 @@ from hvdrun.spec.command import (
 from hvdrun.spec.hosts import LOCALHOST, HostList
 from hvdrun.spec.jobspec import JobSpec, Workers
 from hvdrun.startup.paths import exists, find_fault, is_file, is_folder
-from hvdrun.transport.account import name_user
+from hvdrun.transport.user import name_user
 
 _DYNAMIC = "DYNAMIC"  # in place of a file: the program calls start_timeline()
 _LOOKUPS = 32  # at the same time: a name that no server knows takes seconds

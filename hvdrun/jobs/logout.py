@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hvdrun.startup.paths import exists
-from hvdrun.transport.account import name_user
+from hvdrun.transport.user import name_user
 
 _FOLDERS = ("etc", "run", "usr/local/lib", "usr/lib", "lib")  # of the settings, the first ones override the others
 _SESSION = re.compile(r"/session-[^/]+\.scope")

@@ -132,7 +132,7 @@ class Operation(ABC, Generic[ResultT_co]):
 _NO_PAYLOAD = memoryview(b"")
 
 
-class State(Enum):
+class OperationState(Enum):
     """The state of an operation on this rank."""
 
     ASKED = "asked"  # submitted, or to be submitted again in the next generation
@@ -142,7 +142,7 @@ class State(Enum):
     FAILED = "failed"
 
 
-_ASKED, _RELEASED, _SUCCEEDED, _FINISHED, _FAILED = State
+_ASKED, _RELEASED, _SUCCEEDED, _FINISHED, _FAILED = OperationState
 
 
 class Handle(Generic[ResultT_co]):
@@ -263,7 +263,7 @@ class Handle(Generic[ResultT_co]):
             self.failure = failure
             self.state = _FAILED
 
-    def _refuse(self, following: State) -> IllegalTransitionError:
+    def _refuse(self, following: OperationState) -> IllegalTransitionError:
         return IllegalTransitionError(self.title, self.state.value, following.value)
 
 

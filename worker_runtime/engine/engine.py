@@ -34,7 +34,7 @@ from worker_runtime.coordination.messages import (
     StopNoticed,
     Waited,
 )
-from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
+from worker_runtime.coordination.operation import Handle, Members, Operation, OperationState, are_running
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Reduction, Release
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.generation import Generation
@@ -704,7 +704,7 @@ class Engine:
             if handle.release is release:  # else the present generation is the next one, which has not failed
                 number = self.current.number
                 self.retry.report_failure(number, f"{handle.title} failed on rank {self.rank}: {cause}")
-            while handle.state is State.RELEASED and handle.release is release and not self.is_closed:
+            while handle.state is OperationState.RELEASED and handle.release is release and not self.is_closed:
                 self.in_flight.changed.wait(_LOOK_SECONDS)
             if self.is_closed:
                 self.in_flight.fail(handle, self._explain_end(handle.title))

@@ -10,7 +10,7 @@ from typing import Any
 
 from worker_runtime.collectives.agreements import CommitRound
 from worker_runtime.coordination.messages import Answered
-from worker_runtime.coordination.operation import Handle, Operation, State
+from worker_runtime.coordination.operation import Handle, Operation, OperationState
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Release
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import Retry, runs_with_step
@@ -166,7 +166,11 @@ class InFlight:
         indices = {}
         for handle in self:
             release = handle.release
-            if handle.state is State.RELEASED and release is not None and not self.succeed(handle, release, generation):
+            if (
+                handle.state is OperationState.RELEASED
+                and release is not None
+                and not self.succeed(handle, release, generation)
+            ):
                 indices[handle] = release.index
                 handle.reset()
         return indices

@@ -17,8 +17,8 @@ from pathlib import Path
 from shutil import which
 
 from hvdrun.processes.child import OutputFile
-from hvdrun.transport.account import has_account, name_user
 from hvdrun.transport.ssh.ssh_errors import BadSshConfigError
+from hvdrun.transport.user import has_account, name_user
 
 DEFAULT_PORT = 22
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvdrun.transport.account import name_user
+from hvdrun.transport.user import name_user
 
 _TOKEN = re.compile(r"%(.?)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")

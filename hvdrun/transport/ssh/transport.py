@@ -10,7 +10,6 @@ import paramiko
 
 from hvdrun.processes.background import in_thread
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.transport.account import find_home
 from hvdrun.transport.ssh.channels import ForwardedChannel, Forwarder, Tunnels
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.dial import Connection, dial
@@ -19,6 +18,7 @@ from hvdrun.transport.ssh.target import Target, resolve_target
 from hvdrun.transport.start import RemoteAgent, add_last_words, make_agent
 from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, ShellTransport
 from hvdrun.transport.transport_errors import AgentStartError, advise_to_try
+from hvdrun.transport.user import find_home
 
 _CONNECT_SECONDS = 30.0  # for a login, all attempts included
 _DISCONNECT_SECONDS = 5.0

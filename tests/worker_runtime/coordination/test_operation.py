@@ -10,7 +10,7 @@ import pytest
 
 from tests.worker_runtime.conversation import SUM, Echo
 from tests.worker_runtime.generation import Pending
-from worker_runtime.coordination.operation import Handle, State, are_running
+from worker_runtime.coordination.operation import Handle, OperationState, are_running
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Release, Request
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import HorovodInternalError, IllegalTransitionError, OperationFailedError, ShutDownError
@@ -30,27 +30,27 @@ MOVES: dict[str, Callable[[Handle[bytes]], None]] = {
     "fail": lambda handle: handle.fail(HorovodInternalError("no")),
 }
 MOVES_TO_STATE = {
-    State.ASKED: [],
-    State.RELEASED: ["begin"],
-    State.SUCCEEDED: ["begin", "succeed"],
-    State.FINISHED: ["begin", "succeed", "finish"],
-    State.FAILED: ["fail"],
+    OperationState.ASKED: [],
+    OperationState.RELEASED: ["begin"],
+    OperationState.SUCCEEDED: ["begin", "succeed"],
+    OperationState.FINISHED: ["begin", "succeed", "finish"],
+    OperationState.FAILED: ["fail"],
 }
 LEGAL = {
-    (State.ASKED, "begin"): State.RELEASED,
-    (State.ASKED, "complete"): State.FINISHED,
-    (State.ASKED, "fail"): State.FAILED,
-    (State.RELEASED, "succeed"): State.SUCCEEDED,
-    (State.RELEASED, "reset"): State.ASKED,
-    (State.RELEASED, "fail"): State.FAILED,
-    (State.SUCCEEDED, "succeed"): State.SUCCEEDED,
-    (State.SUCCEEDED, "finish"): State.FINISHED,
+    (OperationState.ASKED, "begin"): OperationState.RELEASED,
+    (OperationState.ASKED, "complete"): OperationState.FINISHED,
+    (OperationState.ASKED, "fail"): OperationState.FAILED,
+    (OperationState.RELEASED, "succeed"): OperationState.SUCCEEDED,
+    (OperationState.RELEASED, "reset"): OperationState.ASKED,
+    (OperationState.RELEASED, "fail"): OperationState.FAILED,
+    (OperationState.SUCCEEDED, "succeed"): OperationState.SUCCEEDED,
+    (OperationState.SUCCEEDED, "finish"): OperationState.FINISHED,
     # What has ended stays so: a later failure or release has no effect.
-    (State.SUCCEEDED, "fail"): State.SUCCEEDED,
-    (State.FINISHED, "fail"): State.FINISHED,
-    (State.FAILED, "fail"): State.FAILED,
-    (State.FAILED, "begin"): State.FAILED,
-    (State.FAILED, "complete"): State.FAILED,
+    (OperationState.SUCCEEDED, "fail"): OperationState.SUCCEEDED,
+    (OperationState.FINISHED, "fail"): OperationState.FINISHED,
+    (OperationState.FAILED, "fail"): OperationState.FAILED,
+    (OperationState.FAILED, "begin"): OperationState.FAILED,
+    (OperationState.FAILED, "complete"): OperationState.FAILED,
 }
 
 
@@ -59,8 +59,8 @@ def make_handle(operation: Echo | None = None) -> Handle[bytes]:
 
 
 @pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("state", State)
-def test_an_illegal_transition_raises_and_changes_nothing(state: State, move: str) -> None:
+@pytest.mark.parametrize("state", OperationState)
+def test_an_illegal_transition_raises_and_changes_nothing(state: OperationState, move: str) -> None:
     handle = make_handle()
     for each in MOVES_TO_STATE[state]:
         MOVES[each](handle)

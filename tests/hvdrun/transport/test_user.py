@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.transport.account import find_home, name_user
+from hvdrun.transport.user import find_home, name_user
 
 
 @pytest.mark.parametrize(("variables", "name"), [({"USER": "me"}, "me"), ({}, "54321")])
