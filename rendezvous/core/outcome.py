@@ -386,11 +386,16 @@ def describe_followers(followers: Mapping[int, str]) -> Iterator[str]:
         yield f"{describe_ranks(others).capitalize()} failed afterwards."
 
 
-def describe_successes(done: Sequence[int], outcome: Outcome) -> tuple[str, ...]:
-    """Which members have exited with 0, or would have, if any have."""
+def describe_successes(done: Sequence[int], outcome: Outcome, *, was_needed: bool) -> tuple[str, ...]:
+    """Which members have exited with 0, or would have, if any have.
+
+    was_needed: the others could have continued, had the worker that failed been replaced.
+    """
     if not done:
         return ()
     which = describe_ranks(done).capitalize()
+    if not was_needed:
+        return (f"{which} had ended with 0 before.",)
     rest = f"but the job could not continue without rank {outcome.rank}, and ends with its failure."
     return (f"{which} ended with 0, {rest}",)
 

@@ -189,11 +189,12 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
         return Finish(outcome)
     policy, worker = state.policy, outcome.worker
     reason = f"{_describe_pause(state, outcome)}{outcome.reason.rstrip('.')}"
-    done = [each.assignment.rank for each in state.workers.values() if each.is_done and state.is_member(each)]
+    done = {each.assignment.rank: each for each in state.workers.values() if each.is_done and state.is_member(each)}
     stopped = tuple(rank for rank in state.stopped if rank not in {*done, outcome.rank})
 
     if outcome.cause is Cause.WORKER_FAILED:
-        return _explain_failure(state, outcome, done, stopped)
+        successes = [rank for rank, record in done.items() if record.returncode != TEMPORARY_FAILURE]
+        return _explain_failure(state, outcome, successes, stopped)
     may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
     if policy.outlives_losses and (may_continue or outcome.cause in _REPEATED):
         notes = ((_describe_rounds(len(state.workers), state.rounds),) if state.rounds else ()) + _list_losses(
@@ -215,7 +216,7 @@ def _describe_pause(state: State, outcome: Outcome) -> str:
     return describe_pause(seconds) if outcome.cause is Cause.HOST_LOST and seconds and is_recent else ""
 
 
-def _explain_failure(state: State, outcome: Outcome, done: Sequence[int], stopped: tuple[int, ...]) -> Finish:
+def _explain_failure(state: State, outcome: Outcome, successes: Sequence[int], stopped: tuple[int, ...]) -> Finish:
     """The end of a job by the failure of a worker, or by what this worker failed because of."""
     reported = (f"Its program reported (@record): {outcome.message}",) if outcome.message else ()
     culprit, sentence = find_culprit(outcome, state.generation, state.sequencer_loss)
@@ -224,8 +225,9 @@ def _explain_failure(state: State, outcome: Outcome, done: Sequence[int], stoppe
 
     followers = {rank: why for rank, why in state.followers if rank != outcome.rank}
     notes = tuple(describe_followers(followers))
-    if not culprit and (state.policy.is_elastic or stopped != state.stopped):
-        notes += describe_successes(done, outcome)
+    if not culprit:
+        was_needed = state.policy.is_elastic or stopped != state.stopped
+        notes += describe_successes(successes, outcome, was_needed=was_needed)
     if state.rounds:
         notes += (_describe_rounds(len(state.workers), state.rounds), *_list_losses(state.losses, outcome))
     left = tuple(rank for rank in stopped if rank not in followers)
