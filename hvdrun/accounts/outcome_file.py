@@ -299,6 +299,7 @@ def _replace(path: Path, content: bytes) -> None:
         OSError: it cannot be written.
     """
     new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.unlink(missing_ok=True)  # left by a killed launcher of the same pid, as each in a container has
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -171,6 +171,7 @@ class IndexFile:
         self._has_changed = False
         new = self.path.with_name(f"{self.path.name}.{os.getpid()}.{next(self._numbers)}")
         try:
+            new.unlink(missing_ok=True)  # left by a killed launcher of the same pid, as each in a container has
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as error:
             self._note_written(self.path, error)

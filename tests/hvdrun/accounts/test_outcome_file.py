@@ -146,6 +146,7 @@ def open_file(path: Path) -> OutcomeFile:
 def test_the_file_of_an_earlier_job_is_removed_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "o"
     path.write_text("old")
+    (tmp_path / f"o.{os.getpid()}").write_text("of a launcher that was killed")
     open_file(path)
     assert list(tmp_path.iterdir()) == []
 

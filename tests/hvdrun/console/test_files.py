@@ -262,6 +262,15 @@ async def test_the_workers_of_a_lost_host_have_ended_with_an_unknown_code(tmp_pa
 
 
 @in_loop
+async def test_the_index_replaces_what_a_killed_launcher_has_not_completed(tmp_path: Path) -> None:
+    (tmp_path / f"index.json.{os.getpid()}.0").write_text("[")
+    files = OutputFiles(tmp_path, 1, Marks(), "a1b2")
+    files.note_launch(launch(0, 0))
+    assert await files.close(60)
+    assert [entry["rank"] for entry in read_index(tmp_path)] == [0]
+
+
+@in_loop
 async def test_an_index_that_cannot_be_written_is_listed_as_lost(tmp_path: Path) -> None:
     files = OutputFiles(tmp_path, 1, Marks())
     files.create(1)
