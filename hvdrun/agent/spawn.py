@@ -17,7 +17,7 @@ from hvdrun.processes.child import StandardStreams, Start, open_pipe, start_chil
 from hvdrun.spec.command import LookupContext, check_executable, explain_not_found, find_on_path
 from hvdrun.spec.environment import is_elastic
 from hvdrun.spec.suggestions import suggest_interpreter
-from hvdrun.startup.paths import find_fault
+from hvdrun.startup.paths import find_fault, is_file
 from hvdrun.version import __version__
 from rendezvous.bootstrap import (
     ERROR_FILE,
@@ -310,7 +310,7 @@ def find_executable(name: str, directory: str, environment: Mapping[bytes, bytes
         return str(Path(directory, name))
     found = find_on_path(name, context)
     if found is None:
-        raise explain_not_found(name, context)
+        raise explain_not_found((name,), context)
     return found
 
 
@@ -322,4 +322,6 @@ def explain_failure(error: OSError, executable: str, directory: str) -> HvdrunEr
         reason = "it is not an executable program and has no #! line"
         meant = suggest_interpreter(executable)
         return CommandNotExecutableError(executable, reason if meant is None else f"{reason}: start it with {meant}")
+    if error.errno == errno.ENOENT and is_file(Path(executable)):
+        return CommandNotExecutableError(executable, "the program of its #! line, or its loader, does not exist")
     return CommandNotExecutableError(executable, os.strerror(error.errno or 0))

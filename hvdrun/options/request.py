@@ -24,6 +24,7 @@ from hvdrun.spec.limits import (
 from hvdrun.spec.mapping import map_workers
 from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import Allocation, Remote
+from hvdrun.spec.suggestions import suggest_interpreter
 from rendezvous.bootstrap import JOB
 from rendezvous.core.messages import Level
 from rendezvous.core.model import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS
@@ -246,6 +247,8 @@ def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
         if behind is not None:
             size, words = int(words[behind + 1]), [*words[:behind], *words[behind + 2 :]]
 
+    if words[start : start + 1] and "/" not in words[start] and (meant := suggest_interpreter(words[start])):
+        words = [*words[:start], *meant.split(" ", 1), *words[start + 1 :]]
     typed = shlex.join(redact_command(words))
     is_shown = start < len(words) and typed.isprintable() and len(typed) <= LONGEST_EXAMPLE
     return f"hvdrun -np {size} {typed if is_shown else 'python train.py'}"

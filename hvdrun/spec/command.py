@@ -7,12 +7,13 @@ because the PATH of a login over SSH often has another Python.
 import os
 import re
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError, UsageError
-from hvdrun.spec.suggestions import suggest_interpreter, suggest_similar, suggest_words
+from hvdrun.spec.suggestions import suggest_command, suggest_interpreter, suggest_similar, suggest_words
 from hvdrun.startup.paths import exists, find_closed, is_file
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?", re.ASCII)
@@ -63,7 +64,7 @@ def resolve_command(command: tuple[str, ...], context: LookupContext) -> tuple[s
     if "/" in name:
         check_executable(name, context)
     elif find_on_path(name, context) is None:
-        command = (_own_interpreter(name, context), *command[1:])
+        command = (_own_interpreter(command, context), *command[1:])
     script = find_script(command)
     if script is not None and not exists(path := context.directory / script):
         meant = suggest_similar(script, context.directory)
@@ -80,7 +81,7 @@ def pin_python(command: tuple[str, ...], context: LookupContext) -> tuple[str, .
     """
     if not is_plain_python(command):
         return command
-    return (find_on_path(command[0], context) or _own_interpreter(command[0], context), *command[1:])
+    return (find_on_path(command[0], context) or _own_interpreter(command, context), *command[1:])
 
 
 def is_plain_python(command: tuple[str, ...]) -> bool:
@@ -163,24 +164,29 @@ def check_executable(name: str, context: LookupContext) -> None:
         raise CommandNotExecutableError(name, "you may not execute it", suggest_interpreter(name))
 
 
-def _own_interpreter(name: str, context: LookupContext) -> str:
+def _own_interpreter(command: tuple[str, ...], context: LookupContext) -> str:
     """The path of hvdrun's Python, for a `python` that PATH does not have.
 
     Raises:
         CommandNotFoundError: it is another program.
     """
-    if name not in _PLAIN_PYTHON or not context.interpreter:
-        raise explain_not_found(name, context)
+    if command[0] not in _PLAIN_PYTHON or not context.interpreter:
+        raise explain_not_found(command, context)
     return context.interpreter
 
 
-def explain_not_found(name: str, context: LookupContext) -> CommandNotFoundError:
-    """The error for a bare name that PATH does not have, with the folders that this user may not look into."""
+def explain_not_found(command: Sequence[str], context: LookupContext) -> CommandNotFoundError:
+    """The error for a command whose first word is a bare name that PATH does not have.
+
+    It has the folders that this user may not look into.
+    """
+    name = command[0]
     places = [
         place if (closed := find_closed(context.directory / place / name)) is None else f"{place} ({closed})"
         for place in context.places()
     ]
-    return CommandNotFoundError(name, places, _suggest_local_file(name, context))
+    suggestion = _suggest_local_file(name, context) or suggest_command(command)
+    return CommandNotFoundError(name, places, suggestion)
 
 
 def find_on_path(name: str, context: LookupContext) -> str | None:

@@ -3,12 +3,14 @@
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 _OF_A_SHELL = re.compile(r"[;&|<>$`()*?~]")
 _BUILT_IN = frozenset({".", "cd", "eval", "exec", "export", "module", "set", "source", "ulimit", "umask"})
+_FREQUENT = ("python", "python3", "bash")
+_LIKENESS = 0.8  # two letters that have changed places
 
 
 def suggest_interpreter(name: str) -> str | None:
@@ -29,6 +31,17 @@ def suggest_similar(name: str, directory: Path) -> str | None:
     if nearest:
         return str(Path(folder, nearest[0]))
     return None
+
+
+def suggest_command(words: Sequence[str]) -> str | None:
+    """For a command whose first word is no program: one with an option, a shell or the right name; None without any."""
+    name = words[0]
+    if "=" in name:
+        return f"-x {shlex.join(words)}"
+    if name in _BUILT_IN:
+        return f"sh -c {shlex.quote(shlex.join(words))}"
+    nearest = get_close_matches(name, _FREQUENT, 1, _LIKENESS)
+    return shlex.join([nearest[0], *words[1:]]) if nearest else None
 
 
 def suggest_words(name: str, is_program: Callable[[str], bool]) -> str | None:

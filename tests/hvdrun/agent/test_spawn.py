@@ -184,6 +184,13 @@ def test_a_command_that_the_kernel_refuses_gives_one_sentence(tmp_path: Path, nu
     assert reason in str(error)
 
 
+def test_a_script_whose_interpreter_is_missing_is_named_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("#!/usr/bin/python\r\n")
+    error = explain_failure(OSError(errno.ENOENT, ""), str(script), str(tmp_path))
+    assert str(error).endswith("cannot be executed: the program of its #! line, or its loader, does not exist.")
+
+
 def test_a_working_directory_that_does_not_exist_here_is_named(tmp_path: Path) -> None:
     error = explain_failure(OSError(errno.ENOENT, ""), "/bin/sh", str(tmp_path / "gone"))
     assert f"the working directory '{tmp_path}/gone' does not exist here" in str(error)

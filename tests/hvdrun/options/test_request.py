@@ -71,6 +71,7 @@ def test_checkpoints_are_refused_where_the_name_is_that_of_a_file(name: str, tmp
         (["python", "x.py", "--lr", "0 1"], "hvdrun -np 2 python x.py --lr '0 1'"),
         (["-H", "a:4,b:4", "x"], "hvdrun -np 8 -H a:4,b:4 x"),
         (["--", "x"], "hvdrun -np 2 -- x"),
+        (["x.py", "-np", "3"], "hvdrun -np 3 python x.py"),
         (["a\nb"], "hvdrun -np 2 python train.py"),
         (["x" * 500], "hvdrun -np 2 python train.py"),
         (["-x", "API_KEY=hunter2", "true"], "hvdrun -np 2 -x 'API_KEY=***' true"),

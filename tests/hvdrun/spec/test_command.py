@@ -1,5 +1,6 @@
 """The user's command is looked for before anything starts."""
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,24 @@ def test_a_program_that_cannot_be_started_is_refused_with_a_hint(
         make_file(context.directory.parent / name, mode)
     with pytest.raises(error, match=said):
         resolve_command((program,), context)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("FOO=1 python train.py", "-x FOO=1 python train.py"),
+        ("cd /tmp", "sh -c 'cd /tmp'"),
+        ("pyhton train.py", "python train.py"),
+        ("phyton3 -m 'a b'", "python3 -m 'a b'"),
+        ("perl train.pl", None),
+    ],
+)
+def test_a_command_without_a_program_is_refused_with_what_was_meant(
+    context: LookupContext, words: str, meant: str | None
+) -> None:
+    with pytest.raises(CommandNotFoundError) as caught:
+        resolve_command(tuple(shlex.split(words)), context)
+    assert str(caught.value).endswith(f"; did you mean {meant}?" if meant else "/second.")
 
 
 def test_a_path_that_loops_is_not_executable(context: LookupContext) -> None:
