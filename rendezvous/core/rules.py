@@ -225,7 +225,11 @@ def _explain_failure(state: State, outcome: Outcome, successes: Sequence[int], s
 
     followers = {rank: why for rank, why in state.followers if rank != outcome.rank}
     notes = tuple(describe_followers(followers))
-    if not culprit:
+    if outcome.blame is not None and culprit:
+        ended = [rank for rank in successes if rank in outcome.blame.ranks]
+        if "ended with 0" not in sentence:  # else its own worker has said so
+            notes += describe_successes(ended, outcome, was_needed=False)
+    else:
         was_needed = state.policy.is_elastic or stopped != state.stopped
         notes += describe_successes(successes, outcome, was_needed=was_needed)
     if state.rounds:
