@@ -21,7 +21,8 @@ from hvdrun.spec.jobspec import JobSpec
 
 MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2
-_HIDDEN = frozenset({"detach", "dry_run", "stdin_rank", "write_config"})  # of no use for a function
+# Of no use for a function.
+_HIDDEN = frozenset({"detach", "server_timeout_seconds", "dry_run", "stdin_rank", "write_config"})
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][a-z-]*")
 _EXAMPLE = re.compile(r"(as in )(--?[A-Za-z][a-z-]*) ('[^']+'|[^\s']+)(?=\.?$|, not )")
 _WANTED_ENV = "env takes names and texts, as in env={'NCCL_DEBUG': 'INFO'}"

@@ -1,6 +1,7 @@
 """Options that a job takes only together, or not together; and whether it is elastic, and how its hosts come."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Container, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from hvdrun.options.values import fill
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.mapping import MapBy
 from hvdrun.spec.remote import Joining
+from rendezvous.bootstrap import TIMELINE
 from rendezvous.core.model import Recovery, Restarts
 
 # By dest, in the order in which they are refused.
@@ -84,7 +86,7 @@ def _check_level(values: Mapping[str, Any]) -> None:
 
 
 def _check_detachment(values: Mapping[str, Any]) -> None:
-    """Refuse a detached job with a standard input.
+    """Refuse a detached job with a standard input, and any other job with a limit that only a detached one has.
 
     Raises:
         UsageError: it has one.
@@ -95,6 +97,34 @@ def _check_detachment(values: Mapping[str, Any]) -> None:
             ("stdin_rank",),
             "{} reads the standard input of hvdrun, which ends with the terminal that --detach leaves: let the program "
             "read a file.",
+        )
+    else:
+        _refuse(
+            values,
+            ("server_timeout_seconds",),
+            "{} is for a job that outlives its terminal: give --detach as well, or --launcher-timeout instead.",
+        )
+
+
+def explain_detachment(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """A remark on the limit that a detached job replaces; none without it."""
+    if not (values["detach"] and "launcher_timeout_seconds" in values["typed"]):
+        return ()
+    remark = "--launcher-timeout counts only until the workers start: with --detach --server-timeout is the limit then"
+    return (f"{remark}.",)
+
+
+def check_timeline(values: Mapping[str, Any], variables: Container[bytes]) -> None:
+    """Refuse marks in a timeline that nothing asks for, by the names of the variables that the workers get.
+
+    Raises:
+        UsageError: there is no timeline.
+    """
+    if values["timeline"] is None and os.fsencode(TIMELINE) not in variables:
+        _refuse(
+            values,
+            ("timeline_mark_cycles",),
+            "{} marks a timeline, and this job records none: give --timeline as well.",
         )
 
 

@@ -7,7 +7,14 @@ from typing import Any, NoReturn
 
 from hvdrun.allocation.found import find_allocation
 from hvdrun.errors import UsageError
-from hvdrun.options.conflicts import ELASTIC, choose_elasticity, choose_joining, find_idle
+from hvdrun.options.conflicts import (
+    ELASTIC,
+    check_timeline,
+    choose_elasticity,
+    choose_joining,
+    explain_detachment,
+    find_idle,
+)
 from hvdrun.options.flags import find_option
 from hvdrun.options.option import RawValues
 from hvdrun.options.values import Resolved, fill, resolve
@@ -177,7 +184,13 @@ def _make_spec(
             Display,
             values,
             log_level=Level(values["log_level"].value),
-            remarks=(*explain_mca(values["mca"]), *described, *remarks, *_explain_torchrun(command, values["size"])),
+            remarks=(
+                *explain_mca(values["mca"]),
+                *explain_detachment(values),
+                *described,
+                *remarks,
+                *_explain_torchrun(command, values["size"]),
+            ),
         ),
     )
 
@@ -195,6 +208,7 @@ def _make_workers(
 ) -> Workers:
     hosts = map_workers(listed.hosts, values["size"], values["map_by"], oversubscribe=values["oversubscribe"])
     forwarded = choose_forwarded(values["forwarded"], own)
+    check_timeline(values, {*own, *forwarded})
     directory = values["directory"] or find_directory()
     return fill(Workers, values, command=command, hosts=hosts, directory=directory, forwarded=forwarded)
 

@@ -42,7 +42,8 @@ def test_only_names_of_variables_are_on_the_command_line_which_all_users_can_rea
 
 def test_all_options_but_those_of_no_use_for_a_function_are_keywords() -> None:
     without = {option.flags[0] for option in OPTIONS if option not in list_keywords().values()}
-    assert without - {"-x"} == {"--stdin", "--detach", "--dry-run", "--write-config", "--completion", "--version", "-h"}
+    of_a_terminal = {"--stdin", "--detach", "--server-timeout"}
+    assert without - {"-x"} == of_a_terminal | {"--dry-run", "--write-config", "--completion", "--version", "-h"}
 
 
 @pytest.mark.parametrize(

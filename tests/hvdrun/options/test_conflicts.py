@@ -99,6 +99,8 @@ ELASTIC = "--max-np --slots-per-host --elastic-timeout --reset-limit --slot-fail
         ("--host-discovery-script x -H a:2", "^-H and --host-discovery-script"),
         ("--host-discovery-script x --hostfile y", "^--hostfile and --host-discovery-script"),
         ("--host-discovery-script x --oversubscribe", "^--oversubscribe"),
+        ("--server-timeout 2h", "^--server-timeout is for a job that outlives its terminal: give --detach as well"),
+        ("--timeline-mark-cycles", "^--timeline-mark-cycles marks a timeline, and this job records none: give"),
         ("--host-discovery-script ''", "^--host-discovery-script takes a command"),
     ],
 )
@@ -107,3 +109,19 @@ def test_contradicting_options_are_refused_in_one_sentence(options: str, sentenc
         read_spec(["-np", "2", *shlex.split(options), "true"])
     assert caught.value.exit_code == 2
     assert len(caught.value.lines) == 1
+
+
+def test_an_option_with_the_one_that_it_needs_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_spec(["-np", "2", "--detach", "--server-timeout", "2h", "true"]).limits.server_timeout_seconds == 7200.0
+    for words in (["--timeline", "t.json"], ["-x", "HOROVOD_TIMELINE=t.json"]):
+        assert read_spec(["-np", "2", *words, "--timeline-mark-cycles", "true"]).workers.timeline_mark_cycles
+    monkeypatch.setenv("HOROVOD_TIMELINE", "t.json")
+    assert read_spec(["-np", "2", "--timeline-mark-cycles", "true"]).workers.timeline_mark_cycles
+
+
+def test_the_launcher_timeout_of_a_detached_job_gets_a_remark() -> None:
+    words = ["-np", "2", "--launcher-timeout", "2h", "true"]
+    assert read_spec(words).display.remarks == ()
+    assert read_spec(["--detach", *words]).display.remarks == (
+        "--launcher-timeout counts only until the workers start: with --detach --server-timeout is the limit then.",
+    )
