@@ -91,16 +91,17 @@ class Locations:
 
 
 def find_locations(environment: Mapping[str, str]) -> Locations:
-    """Where the detached jobs of the user with this environment are."""
+    """Where the detached jobs of the user with this environment are; a folder that XDG_STATE_HOME names is kept to."""
     spare = _SPARE / f"hvdrun-{os.geteuid()}"
     state = environment.get("XDG_STATE_HOME", "")
-    if not state.startswith("/"):  # the specification: others are ignored
+    is_asked = state.startswith("/")  # the specification: others are ignored
+    if not is_asked:
         home = environment.get("HOME", "")
         if not home.startswith("/"):
             return Locations(spare)
         state = f"{home}/.local/state"
     own = Path(state) / "hvdrun"
-    if not _may_create(own):
+    if not (is_asked or _may_create(own)):
         return Locations(spare)
     if is_local(own):
         return Locations(own)

@@ -48,6 +48,15 @@ def test_a_user_without_a_home_has_a_folder_beside_it(environment: dict[str, str
     assert find_locations(environment) == Locations(SPARE)
 
 
+def test_a_folder_that_the_user_names_has_no_other_beside_it(home: Path) -> None:
+    (home / "state").touch(mode=0o600)
+    found = find_places({"HOME": str(home), "XDG_STATE_HOME": str(home / "state")})
+    assert found == Places(home / "state/hvdrun")
+    assert not found.is_safe()
+    with pytest.raises(FolderRefusedError, match=r"cannot be created \(Not a directory\): name another"):
+        found.create()
+
+
 def test_a_system_without_a_table_of_mounts_counts_as_local(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locations, "_MOUNTS", home / "none")
     assert is_local(home)
