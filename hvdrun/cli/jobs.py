@@ -194,8 +194,13 @@ def remove(given: Mapping[str, RawValues], _: Say) -> Page:
         raise JobRunningError(job.name)
     if any(agent.job == job.name for agent in find_agents()):
         raise JobRunningError(job.name, "hvdrun stop --here")
-    if job.folder is not None:
-        remove_folder(find_locations(os.environ), job.folder)
+    if job.folder is None:
+        return "", 0
+    if job.state is JobState.LOST and "force" not in given:
+        from hvdrun.cli.removal import refuse_needed  # noqa: PLC0415 - few jobs are lost
+
+        refuse_needed(job.folder)
+    remove_folder(find_locations(os.environ), job.folder)
     return "", 0
 
 
@@ -218,7 +223,7 @@ def resume(given: Mapping[str, RawValues], say: Say) -> Page:
     check_journal(JobFolder(job.path))
     code = resume_detached(JobFolder(job.path), kept)
     if code == 0:
-        say(f"the job {job.name} goes on")
+        say(f"the job {job.name} has a server again: hvdrun logs {job.name} tells whether its workers go on")
     return "", code
 
 
@@ -386,9 +391,3 @@ def _tell_time(seconds: float) -> str:
     if not seconds:
         return ""
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def _find_launcher(job: KnownJob) -> int | None:
-    if job.folder is None:
-        return find_launcher(job.name)
-    return job.folder.find_launcher()

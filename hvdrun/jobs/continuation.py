@@ -315,16 +315,26 @@ def check_journal(folder: JobFolder) -> None:
         ResumeRefusedError: none could, or the job has a server by now.
     """
     try:
-        with folder.locked_again():
-            journal = open_journal(folder.path / JOURNAL, lambda _: None)
-            try:
-                journal.read()
-            finally:
-                asyncio.run(journal.close())
+        read_journal(folder)
     except BlockingIOError as error:
         raise ResumeRefusedError(folder.job, "it runs") from error
     except (JournalError, OSError) as error:
         raise ResumeRefusedError(folder.job, str(error).rstrip(".")) from error
+
+
+def read_journal(folder: JobFolder) -> State | None:
+    """Where a job stands that has no server; None before it has begun.
+
+    Raises:
+        BlockingIOError: a server has just begun.
+        JournalError, OSError: the journal cannot be read.
+    """
+    with folder.locked_again():
+        journal = open_journal(folder.path / JOURNAL, lambda _: None)
+        try:
+            return journal.read()
+        finally:
+            asyncio.run(journal.close())
 
 
 def open_continuation(

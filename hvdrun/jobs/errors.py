@@ -1,5 +1,6 @@
 """The errors of the programs that find a job: `hvdrun ps`, `hvdrun stacks` and others."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from hvdrun.errors import HvdrunError, LaunchError
@@ -170,6 +171,27 @@ class JobRunningError(HvdrunError):
 
     def __init__(self, job: str, stop: str = "hvdrun stop") -> None:
         super().__init__(f"the job {job} runs: stop it first, with {stop} {job}.")
+
+
+class JobNeededError(HvdrunError):
+    """A lost job cannot be removed while its workers on other hosts may run.
+
+    Cause: The launcher was killed, and by what it has written last, workers on other hosts train on without it.
+    Remedy: `hvdrun resume JOB`, and `hvdrun stop JOB` then; or `hvdrun stop --here JOB` on each of the hosts, and
+        `hvdrun rm --force JOB` then.
+
+    Args:
+        job: its name.
+        hosts: their names.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, job: str, hosts: Sequence[str]) -> None:
+        super().__init__(
+            f"workers of the job {job} may still run on {', '.join(hosts)}: go on with them, with hvdrun resume {job}, "
+            f"or remove the job all the same, with hvdrun rm --force {job}."
+        )
 
 
 class OtherContainerError(HvdrunError):

@@ -228,16 +228,24 @@ ATTACH = Program(
 RESUME = Program(
     "hvdrun resume",
     "Start the server of a detached job again, where it was killed with its guardian, or has ended with this machine. "
-    "Workers on other hosts train on meanwhile, for the time of --server-timeout. Exit codes: 0 the job goes on; 1 it "
-    "cannot be resumed; 2 wrong use; 69 there is no such job.",
+    "Workers on other hosts train on meanwhile, for the time of --server-timeout. Exit codes: 0 the server runs; 1 "
+    "the job cannot be resumed; 2 wrong use; 69 there is no such job.",
     (_HELP,),
     _JOB,
 )
 RM = Program(
     "hvdrun rm",
     "Remove what is kept of a detached job that has ended. Without it, that stays for 30 days, or until all have 1 GB. "
-    "Exit codes: 0 it is removed; 1 the job runs; 2 wrong use; 69 there is no such job.",
-    (_HELP,),
+    "Exit codes: 0 it is removed; 1 the job runs, or may run; 2 wrong use; 69 there is no such job.",
+    (
+        Option(
+            "--force",
+            "force",
+            "Also where the launcher was killed and workers on other hosts may train on: no hvdrun resume finds them "
+            "then.",
+        ),
+        _HELP,
+    ),
     replace(_JOB, help="The job, by its name, the beginning of it, or `last`."),
 )
 JOB_PROGRAMS = {"ps": PS, "attach": ATTACH, "logs": LOGS, "wait": WAIT, "stop": STOP, "resume": RESUME, "rm": RM}

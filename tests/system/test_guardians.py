@@ -59,7 +59,8 @@ def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher,
     assert f"{job}  lost" in ask(hvdrun, "ps").stdout
     resumed = ask(hvdrun, "resume", job)
     assert (resumed.returncode, resumed.stdout) == (0, "")
-    assert resumed.stderr.endswith(f"hvdrun: the job {job} goes on\n")
+    tells = f"hvdrun logs {job} tells whether its workers go on"
+    assert resumed.stderr.endswith(f"hvdrun: the job {job} has a server again: {tells}\n")
     again = ask(hvdrun, "resume", job)
     assert again == Finished(1, "", f"hvdrun: the job {job} cannot be resumed: it runs.\n")
 

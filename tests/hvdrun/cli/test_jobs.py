@@ -18,15 +18,20 @@ import pytest
 from hvdrun.cli.program import main
 from hvdrun.cli.run import Prepared, resume_detached
 from hvdrun.jobs import known, locations
-from hvdrun.jobs.folder import JobFolder
+from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.log import frame, name_log
 from hvdrun.jobs.questions import SilentJobError
 from hvdrun.jobs.record import JobRecord, read_uptime
 from hvdrun.options.programs import JOB_PROGRAMS
-from rendezvous.core.model import Host
+from hvdrun.version import __version__
+from rendezvous.core import membership
+from rendezvous.core.messages import HostsChanged
+from rendezvous.core.model import Host, Policy
+from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.jobs.detached import holding, make_folder
 from tests.hvdrun.specs import build_spec
+from tests.rendezvous.journal.reading import close, write
 from tests.waiting import wait_until
 
 
@@ -317,6 +322,30 @@ def test_rm_removes_what_has_ended_alone(place: Path, running: JobFolder, capsys
     assert "the job feed runs: stop it first, with hvdrun stop feed" in capsys.readouterr().err
     assert running.path.exists()
     assert main(["rm"]) == 2
+
+
+def test_rm_keeps_a_lost_job_whose_workers_may_run_elsewhere(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for job, host in (("cafe", "h0.invalid"), ("beef", "localhost")):
+        journal = open_journal(make_folder(place, job).path / JOURNAL, print)
+        state, _ = membership.step(membership.begin(Policy.static(1)), HostsChanged((Host(host, 1),)))
+        write(journal, state)
+        close(journal)
+    assert main(["rm", "cafe"]) == 1
+    assert "workers of the job cafe may still run on h0.invalid: go on with them, with" in capsys.readouterr().err
+    for words in (["--force", "cafe"], ["beef"]):
+        assert main(["rm", *words]) == 0
+    assert list(place.iterdir()) == []
+
+
+def test_resume_promises_no_more_than_a_server(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_folder(place, "cafe")
+    folder.write_launch(__version__, b"kept")
+    close(open_journal(folder.path / JOURNAL, print))
+    monkeypatch.setattr("hvdrun.cli.run.resume_detached", lambda *_: 0)
+    assert main(["resume", "cafe"]) == 0
+    assert "has a server again: hvdrun logs cafe tells whether its workers go on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", list(JOB_PROGRAMS))
