@@ -198,7 +198,8 @@ class Cluster:
 
     Its parameters are those of `run()` without `min_num_proc` and `max_num_proc`: it cannot be elastic. Use it in a
     `with` block; the workers end with the block. When a worker dies, the function that runs raises an error, and the
-    next function gets new workers.
+    next function gets new workers, which write into files of their own: `DIR/job.2` of `output_filename="DIR"`, and
+    `t.job.2.json` of `timeline="t.json"`.
 
     Args:
         num_proc, hosts, hostfile, env, options: see `run()`.
@@ -217,6 +218,7 @@ class Cluster:
             raise UsageError("a Cluster cannot be elastic: run a function of an elastic job with hvdrun.run().")
         self._lock = threading.Lock()
         self._job: LauncherChild | None = None
+        self._jobs = 0  # how many it has begun
         self._number = 0
         self._begins_anew = False
         self._is_closed = False
@@ -321,7 +323,8 @@ class Cluster:
         if self._job is not None and (not self._job.is_own or self._job.has_ended()):
             self._end_job()
         if self._job is None:
-            self._job = self._request.start()
+            self._jobs += 1
+            self._job = self._request.start(self._jobs)
             self._number, self._begins_anew = 0, False
             self._finalizer = weakref.finalize(self, self._job.close)  # at the exit of the interpreter at the latest
         return self._job

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from hvdrun.cluster.errors import UnknownKeywordError
@@ -23,6 +24,7 @@ MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2
 # Of no use for a function.
 _HIDDEN = frozenset({"detach", "server_timeout_seconds", "dry_run", "stdin_rank", "write_config"})
+_DYNAMIC = "DYNAMIC"  # in place of a file of --timeline: the program calls start_timeline()
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][a-z-]*")
 _EXAMPLE = re.compile(r"(as in )(--?[A-Za-z][a-z-]*) ('[^']+'|[^\s']+)(?=\.?$|, not )")
 _WANTED_ENV = "env takes names and texts, as in env={'NCCL_DEBUG': 'INFO'}"
@@ -173,7 +175,7 @@ class Request:
     ) -> None:
         words = make_words(given, env)
         typed, _ = parse(words)
-        command = (executable or sys.executable, "-m", MODULE)
+        self._command = command = (executable or sys.executable, "-m", MODULE)
         self.environment = {**os.environ, **(env or {})}
         try:
             spec = make_job(typed, command, self.environment, _choose_size)
@@ -182,6 +184,7 @@ class Request:
             raise
         _refuse_useless(spec)
 
+        self._output_folder, self._timeline = spec.display.output_folder, spec.workers.timeline
         self.size = spec.workers.size
         self.words = [*([] if "size" in typed else ["-np", str(self.size)]), *words, *command]
         self.is_elastic = spec.is_elastic
@@ -194,6 +197,18 @@ class Request:
             return collect_modules()
         return ()
 
-    def start(self) -> LauncherChild:
-        """Start the job."""
-        return LauncherChild(self.words, self.environment, self.grace_seconds)
+    def start(self, number: int = 1) -> LauncherChild:
+        """Start the job; with a higher number it leaves alone the files of those before it."""
+        end = len(self.words) - len(self._command)
+        words = [*self.words[:end], *self._name_files(number), *self._command]
+        return LauncherChild(words, self.environment, self.grace_seconds)
+
+    def _name_files(self, number: int) -> Iterator[str]:
+        """The options that name the files of such a job; the last of an option's values counts."""
+        if number == 1:
+            return
+        if self._output_folder is not None:
+            yield from ("--output-filename", str(self._output_folder / f"job.{number}"))
+        if self._timeline is not None and self._timeline.upper() != _DYNAMIC:
+            path = Path(self._timeline)
+            yield from ("--timeline", str(path.with_name(f"{path.stem}.job.{number}{path.suffix}")))

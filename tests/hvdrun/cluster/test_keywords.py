@@ -9,6 +9,7 @@ import pytest
 
 from hvdrun.cli.program import read_spec
 from hvdrun.cluster import keywords
+from hvdrun.cluster.cluster import Cluster
 from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.cluster.keywords import Request, list_keywords, make_words
 from hvdrun.errors import HvdrunError, UsageError
@@ -146,3 +147,50 @@ def test_inside_an_allocation_the_schedulers_hosts_and_slots_are_used(
     assert (request.size, request.words[:2]) == (3, ["-np", "3"])
     assert [host.name for host in read_spec(request.words).workers.hosts] == ["a", "b"]
     assert Request({"hosts": "c:4"}).size == 4
+
+
+class EndedChild:
+    """A job that has ended at once."""
+
+    is_own = True
+    outcome = None
+
+    def has_ended(self) -> bool:
+        """See `LauncherChild`."""
+        return True
+
+    def messages(self, _: float) -> tuple[()]:
+        """See `LauncherChild`."""
+        return ()
+
+    def finish(self) -> None:
+        """See `LauncherChild`."""
+
+    def close(self) -> None:
+        """See `LauncherChild`."""
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"output_filename": "/out"}, ["--output-filename", "/out/job.2"]),
+        ({"timeline": "t.json"}, ["--timeline", "t.job.2.json"]),
+        ({"timeline": "DYNAMIC"}, []),
+        ({"log_file": "/log"}, []),
+    ],
+)
+def test_the_next_job_of_a_cluster_leaves_the_files_of_the_first_alone(
+    given: dict[str, Any], named: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[list[str]] = []
+
+    def start(words: list[str], *_: object) -> EndedChild:
+        begun.append(words)
+        return EndedChild()
+
+    monkeypatch.setattr(keywords, "LauncherChild", start)
+    with Cluster(1, **given) as cluster:
+        cluster.__enter__()
+    first, second = begun
+    assert first[-3:] == second[-3:] == COMMAND
+    assert second[:-3] == [*first[:-3], *named]
