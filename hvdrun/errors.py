@@ -20,6 +20,7 @@ class HvdrunError(Exception):
 
     exit_code: ClassVar[int] = CANNOT_LAUNCH
     is_told = False  # it is printed already
+    report = b""  # of the job that it has ended: what --outcome writes
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -382,14 +383,12 @@ class CommandNotExecutableError(HvdrunError):
         super().__init__(f"the command {path!r} cannot be executed: {reason}{remedy}")
 
 
-class ScriptNotFoundError(UsageError):
+class ScriptNotFoundError(UsageError):  # its exit code, 2, is that of Python for a missing script
     """The script that Python is to run does not exist.
 
     Message: the script SCRIPT that Python is to run does not exist in DIRECTORY.
     Cause: The script lies in another folder than the working directory, or is a link to no file.
     Remedy: Give its path, or the working directory with `--wdir`.
-
-    Exit code 2, because that is what Python itself exits with for a missing script.
     """
 
     def __init__(

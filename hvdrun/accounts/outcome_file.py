@@ -102,7 +102,12 @@ class OutcomeFile:
         return self
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:
-        """Write the file when the job has ended, perhaps by an error."""
+        self.write(error)
+
+    def write(self, error: BaseException | None = None) -> None:
+        """Write the file when the job has ended, perhaps by an error, which then has the bytes too."""
+        if isinstance(error, HvdrunError):
+            error.report = self.render(error)
         if self._path is None:
             return
         try:

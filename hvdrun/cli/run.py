@@ -19,10 +19,12 @@ from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.log_format import LogFileError
 from hvdrun.spec.redaction import redact_command
+from hvdrun.startup.paths import exists
 from hvdrun.version import __version__
 from rendezvous.core.messages import Level
 
 if TYPE_CHECKING:
+    from hvdrun.accounts.history import History
     from hvdrun.console import Console
     from hvdrun.jobs.continuation import Continuation
     from hvdrun.jobs.detach import DetachedServer
@@ -42,31 +44,56 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
     Raises:
         HvdrunError: it cannot be launched.
     """
-    hosts = len(spec.workers.hosts) > 1 or spec.discovers
-    with _keeping_refusal(spec):
+    hosts, name = len(spec.workers.hosts) > 1 or spec.discovers, name_job(os.environ)
+    with _keeping_refusal(spec, name):
         spec, details = prepare(spec, LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable))
-    prepared = Prepared(spec, name_job(os.environ), details, has_several_hosts=hosts)
-    if spec.display.detach and not spec.display.dry_run:
-        return run_detached(prepared, launch)
-    return run_prepared(prepared, launch)
+        prepared = Prepared(spec, name, details, has_several_hosts=hosts)
+        if spec.display.detach and not spec.display.dry_run:
+            return run_detached(prepared, launch)
+        return run_prepared(prepared, launch)
 
 
 @contextmanager
-def _keeping_refusal(spec: JobSpec) -> Iterator[None]:
-    """Write the file of --outcome where the job is refused: a program would take that of an earlier job for its own."""
+def _keeping_refusal(
+    spec: JobSpec, name: str, ends: type[HvdrunError] = HvdrunError, ago_seconds: float = 0.0
+) -> Iterator[None]:
+    """Write the file of --outcome where the job is refused: a program would take that of an earlier job for its own.
+
+    Args:
+        spec: the job.
+        name: its name.
+        ends: the errors that end the job.
+        ago_seconds: how long ago it began.
+    """
     try:
         yield
-    except HvdrunError:
-        if spec.display.outcome_file is None or spec.display.dry_run:
+    except ends as error:
+        if error.report or spec.display.dry_run:
             raise
-        from hvdrun.accounts.history import History  # noqa: PLC0415 - a job that starts has its own
-        from hvdrun.accounts.outcome_file import JobFacts, OutcomeFile  # noqa: PLC0415 - a job that starts has its own
-        from hvdrun.console.marks import read_local_clock  # noqa: PLC0415 - only a job that will run pays for it
+        from hvdrun.accounts.outcome_file import OutcomeFileError  # noqa: PLC0415 - a job that starts has its own
 
-        tell = partial(print_error, with_time=spec.display.marks_times)
-        facts = JobFacts(name_job(os.environ), redact_command(spec.workers.command), spec.usable_hosts)
-        with OutcomeFile(spec.display.outcome_file, facts, History(), read_local_clock, tell):
-            raise
+        if not isinstance(error, OutcomeFileError):
+            _write_outcome(spec, name, error, ago_seconds)
+        raise
+
+
+def _write_outcome(
+    spec: JobSpec, name: str, error: HvdrunError, ago_seconds: float, history: "History | None" = None
+) -> None:
+    """Write the file of --outcome for a job that this error has ended; print a sentence where it cannot be written."""
+    from hvdrun.accounts.history import History  # noqa: PLC0415 - a job that starts has its own
+    from hvdrun.accounts.outcome_file import JobFacts, OutcomeFile, OutcomeFileError  # noqa: PLC0415 - as above
+    from hvdrun.console.marks import read_local_clock  # noqa: PLC0415 - only a job that will run pays for it
+
+    tell = partial(print_error, with_time=spec.display.marks_times)
+    facts = JobFacts(name, redact_command(spec.workers.command), spec.usable_hosts)
+    path = spec.display.outcome_file
+    try:
+        file = OutcomeFile(path, facts, history or History(), read_local_clock, tell, ago_seconds=ago_seconds)
+    except OutcomeFileError as failure:
+        tell(str(failure))
+    else:
+        file.write(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +126,8 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
         print_error(warning, with_time=display.marks_times)
 
     patience_seconds = spec.limits.effective_server_timeout_seconds
-    code = detach(JobRecord.of(prepared.name, spec), partial(_work, prepared, launch), os.environ, patience_seconds)
+    record = JobRecord.of(prepared.name, spec)
+    code = detach(record, partial(_work, prepared, launch), partial(_conclude, prepared), os.environ, patience_seconds)
     if code == 0:
         if sys.stderr is not None and sys.stderr.isatty():
             name = prepared.name
@@ -122,16 +150,33 @@ def resume_detached(folder: "JobFolder", kept: bytes) -> int:
     present = {name: value for name, value in os.environb.items() if name == _SSH_AGENT}
     os.environb.clear()
     os.environb.update({**environment, **present})
-    return resume(folder, partial(_work, prepared, None), prepared.spec.limits.effective_server_timeout_seconds)
+    patience_seconds = prepared.spec.limits.effective_server_timeout_seconds
+    return resume(folder, partial(_work, prepared, None), partial(_conclude, prepared), patience_seconds)
+
+
+def _conclude(prepared: Prepared, folder: "JobFolder", error: HvdrunError) -> None:
+    """Write the file of --outcome for a job whose servers could not do that."""
+    path = prepared.spec.display.outcome_file
+    if path is None or exists(path):
+        return
+    from hvdrun.jobs.continuation import find_history  # noqa: PLC0415 - few jobs end so
+
+    _write_outcome(prepared.spec, prepared.name, error, folder.age_seconds, find_history(folder))
 
 
 def _work(prepared: Prepared, launch: Launch | None, server: "DetachedServer") -> int:
     """Run a detached job, as one of its servers."""
     display = prepared.spec.display
+    ends: type[HvdrunError] = HvdrunError
+    if server.life.number > 1:
+        from hvdrun.jobs.continuation import ServerLostError  # noqa: PLC0415 - few jobs have such a server
+
+        ends = ServerLostError
     try:
         if server.folder.read_launch() is None:
             server.folder.write_launch(__version__, pickle.dumps((prepared, dict(os.environb))))
-        return run_prepared(prepared, launch, server)
+        with _keeping_refusal(prepared.spec, prepared.name, ends, server.folder.age_seconds):
+            return run_prepared(prepared, launch, server)
     except KeyboardInterrupt:
         return INTERRUPTED
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - an error of hvdrun is reported as one

@@ -35,7 +35,7 @@ def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -
     from hvdrun.errors import CANNOT_LAUNCH, HvdrunError  # noqa: PLC0415 - from here on imports come from hvdrun
     from hvdrun.job import launch  # noqa: PLC0415 - from here on imports come from hvdrun
     from hvdrun.tasks.dispatcher import Dispatcher  # noqa: PLC0415 - from here on imports come from hvdrun
-    from hvdrun.tasks.messages import Refused  # noqa: PLC0415 - from here on imports come from hvdrun
+    from hvdrun.tasks.messages import Body, Refused  # noqa: PLC0415 - from here on imports come from hvdrun
     from rendezvous.core.outcome import SIGNAL_OFFSET  # noqa: PLC0415 - from here on imports come from hvdrun
 
     dispatcher = Dispatcher(connection, watch(program), is_watched=is_watched)
@@ -45,7 +45,10 @@ def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -
     try:
         return run(read_spec(words), partial(launch, dispatcher=dispatcher))
     except HvdrunError as error:
-        send_refusal(connection, Refused(error.lines, error.exit_code))
+        body = None
+        with suppress(OSError):  # no room; the message is worth more
+            body = Body.of_bytes(error.report) if error.report else None
+        send_refusal(connection, Refused(error.lines, error.exit_code, body))
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -183,7 +183,7 @@ def run_once(
         job.close()
     try:
         results = Results(answers.read(request.size, is_elastic=request.is_elastic))
-    except JobEndedError as error:
+    except (JobEndedError, JobRefusedError) as error:
         error.outcome = job.outcome
         raise
     results.outcome = job.outcome
@@ -242,7 +242,12 @@ class Cluster:
         self, fn: Callable[..., ResultT], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> list[ResultT]:
         """Run a function on all workers, and return what it returns on each of them, by rank; see `run()`."""
-        return self.call(fn, args, kwargs or {}).read(self.size)
+        answers = self.call(fn, args, kwargs or {})
+        try:
+            return answers.read(self.size)
+        except (JobEndedError, JobRefusedError) as error:
+            error.outcome = self._outcome
+            raise
 
     def call(
         self,

@@ -10,10 +10,13 @@ class JobRefusedError(LaunchError):
 
     Cause: hvdrun could not launch the job of `hvdrun.run()` or `hvdrun.Cluster`.
     Remedy: See the lines of the message: they are those of the command line.
+
+    outcome: what `--outcome` writes, as a dict; None where it is not known.
     """
 
     def __init__(self, lines: tuple[str, ...]) -> None:
         super().__init__("\n".join(lines))
+        self.outcome: dict[str, Any] | None = None
 
 
 class JobEndedError(HvdrunError, RuntimeError):

@@ -253,9 +253,8 @@ class LauncherChild:
         if isinstance(message, Delivered):
             return message
         self.is_over = True
-        if isinstance(message, Ended):
-            self.outcome = _read_outcome(message.body)
         if isinstance(message, Ended | Refused):
+            self.outcome = _read_outcome(message.body)
             return message
         self._reap()
         returncode = self._process.returncode

@@ -36,6 +36,7 @@ from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.notifications import KEY_BYTES
 
 if TYPE_CHECKING:
+    from hvdrun.accounts.history import History
     from rendezvous.server.state_machine import Term
 
 _AUTHORITY, _SECRET, _NETWORK, _HISTORY = "authority", "secret", "network", "history"
@@ -96,8 +97,7 @@ class Continuation:
     @property
     def age_seconds(self) -> float:
         """How long ago the job has begun."""
-        record = self.folder.read_record()
-        return 0.0 if record is None else record.age_seconds
+        return self.folder.age_seconds
 
     def make_term(self) -> "Term":
         """The term of this server in the rendezvous."""
@@ -139,9 +139,7 @@ class Continuation:
 
     def read_history(self) -> tuple[Any, Any]:
         """The history of the job, and the index of its files, as a former server has kept them; None for none."""
-        kept = self.journal.get(_HISTORY)
-        history, index = (None, None) if kept is None else pickle.loads(kept)  # noqa: S301 - this user's alone
-        return history, index
+        return _read_history(self.journal)
 
     def keep_history(self, history: object, index: object) -> None:
         """Keep the history of the job, and the index of its files."""
@@ -335,6 +333,27 @@ def read_journal(folder: JobFolder) -> State | None:
             return journal.read()
         finally:
             asyncio.run(journal.close())
+
+
+def find_history(folder: JobFolder) -> "History | None":
+    """The history of a job all servers of which have ended; None where none is kept."""
+    if not folder.has_journal:
+        return None
+    try:
+        journal = open_journal(folder.path / JOURNAL, lambda _: None)
+        try:
+            history: History | None = _read_history(journal)[0]
+        finally:
+            asyncio.run(journal.close())
+    except (JournalError, OSError):
+        return None
+    return history
+
+
+def _read_history(journal: Journal) -> tuple[Any, Any]:
+    kept = journal.get(_HISTORY)
+    history, index = (None, None) if kept is None else pickle.loads(kept)  # noqa: S301 - this user's alone
+    return history, index
 
 
 def open_continuation(

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from hvdrun.console.marks import read_local_clock
 from hvdrun.errors import HvdrunError, LaunchError
-from hvdrun.jobs.errors import DetachRefusedError, ResumeRefusedError
+from hvdrun.jobs.errors import DetachRefusedError, ResumeRefusedError, ServersLostError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life, guard
 from hvdrun.jobs.known import remove, remove_expired
@@ -55,6 +55,7 @@ class DetachedServer:
 
 
 Work = Callable[[DetachedServer], int]  # runs the job, and returns its exit code
+Conclude = Callable[[JobFolder, HvdrunError], None]  # notes how a job ended whose servers did not
 
 
 def refuse_detachment(environment: Mapping[str, str]) -> None:
@@ -72,12 +73,15 @@ def refuse_detachment(environment: Mapping[str, str]) -> None:
         )
 
 
-def detach(record: JobRecord, work: Work, environment: Mapping[str, str], patience_seconds: float) -> int:
+def detach(
+    record: JobRecord, work: Work, conclude: Conclude, environment: Mapping[str, str], patience_seconds: float
+) -> int:
     """Start the job in a session of its own, and return when it has started: 0, or its exit code if it has failed.
 
     Args:
         record: of the job.
         work: runs it, in a child of this process.
+        conclude: is called where no server of it could end it.
         environment: of this process.
         patience_seconds: how long servers may fail to start, one after the other, before the job ends.
 
@@ -94,24 +98,25 @@ def detach(record: JobRecord, work: Work, environment: Mapping[str, str], patien
     except OSError as error:
         folder.remove()
         raise FolderRefusedError(folder.path, f"cannot be written ({error.strerror})") from error
-    code = _start(folder, work, patience_seconds)
+    code = _start(folder, work, conclude, patience_seconds)
     if code and not folder.has_journal:
         remove(locations, folder)  # all of it was shown; one that was killed is resumed
     return code
 
 
-def resume(folder: JobFolder, work: Work, patience_seconds: float) -> int:
+def resume(folder: JobFolder, work: Work, conclude: Conclude, patience_seconds: float) -> int:
     """Start another server of a job whose guardian and server have ended; return when it goes on, or its exit code.
 
     Args:
         folder: of the job.
         work: runs it, in a child of this process.
+        conclude: see `detach`.
         patience_seconds: see `detach`.
     """
-    return _start(folder, work, patience_seconds, first=_NEXT)
+    return _start(folder, work, conclude, patience_seconds, first=_NEXT)
 
 
-def _start(folder: JobFolder, work: Work, patience_seconds: float, first: int = 1) -> int:
+def _start(folder: JobFolder, work: Work, conclude: Conclude, patience_seconds: float, first: int = 1) -> int:
     reader = LogReader(folder.path)
     if first > 1:
         reader.skip_all()
@@ -121,13 +126,15 @@ def _start(folder: JobFolder, work: Work, patience_seconds: float, first: int = 
     if not child:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(started)
-        _run(folder, start, work, patience_seconds, first)
+        _run(folder, start, work, conclude, patience_seconds, first)
     os.close(start)
     with _passing_on(child, mask):
         return _await_start(reader, started, child)
 
 
-def _run(folder: JobFolder, start: int, work: Work, patience_seconds: float, first: int) -> NoReturn:
+def _run(  # noqa: PLR0917 - each is one of the job's
+    folder: JobFolder, start: int, work: Work, conclude: Conclude, patience_seconds: float, first: int
+) -> NoReturn:
     """Be the guardian of the job to its end, in the child; `start` is where the parent waits for the start."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -152,6 +159,8 @@ def _run(folder: JobFolder, start: int, work: Work, patience_seconds: float, fir
         last = guard(serve, partial(_write_line, folder), leave_terminal, first, patience_seconds)
         code = last.code
         if last.ends_job:
+            if last.reason:
+                conclude(folder, ServersLostError(last.reason, code))
             end(folder, code)
     except ResumeRefusedError as error:
         code = _tell(error)

@@ -138,6 +138,25 @@ class LauncherLostError(HvdrunError):
         )
 
 
+class ServersLostError(LaunchError):
+    """No server of a detached job has lived to its end.
+
+    Message: NUMBER servers of this job were killed within 60 s, the last one by SIGNAL: the job ends.
+    Message: no server of this job could be started: the job ends.
+    Cause: Something kills each server of the job, or this machine has no memory, threads or open files left for one.
+    Remedy: Look what kills them, as the kernel for want of memory. Start the job again, from its checkpoint if it has
+        one.
+
+    Args:
+        sentence: why there is no other server.
+        code: of the job.
+    """
+
+    def __init__(self, sentence: str, code: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = code  # type: ignore[misc]  # that of its last server
+
+
 class ResumeRefusedError(HvdrunError):
     """No other server can continue a job.
 

@@ -162,6 +162,12 @@ class JobFolder:
             return JobRecord.decode((self.path / _RECORD).read_text(encoding="utf-8"))
         return None
 
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the job has begun."""
+        record = self.read_record()
+        return 0.0 if record is None else record.age_seconds
+
     def read_end(self) -> JobEnd | None:
         """How the job ended; None while it runs, and where nobody knows."""
         with suppress(OSError, ValueError, KeyError, TypeError):  # there is none

@@ -81,10 +81,12 @@ class GuardEnd:
 
     code: its exit code.
     ends_job: the job ends with it; else another guardian can resume the job.
+    reason: why no server has ended the job, a sentence; "" where one has.
     """
 
     code: int
     ends_job: bool = True
+    reason: str = ""
 
 
 def guard(
@@ -107,7 +109,7 @@ def guard(
         OSError: there can be no process for the first server.
     """
     guardian = _Guardian(say, after_first_start)
-    attempts = _Attempts(say, patience_seconds)
+    attempts = Attempts(say, patience_seconds)
     number, killed_by = first, 0
     with guardian.passing_on():
         while True:
@@ -123,19 +125,22 @@ def guard(
                 code = SIGNAL_OFFSET + killed_by
                 pause_seconds = attempts.note_kill(number, killed_by)
             if pause_seconds is None:
-                return GuardEnd(code)
+                return GuardEnd(code, reason=attempts.reason)
             number += 1
             guardian.wait(pause_seconds)
 
 
-class _Attempts:
+class Attempts:
     """Decides whether another server is started after one that was killed or could not start, and when.
 
     Args:
         say, patience_seconds: see `guard`.
+
+    reason: why the job ends.
     """
 
     def __init__(self, say: Callable[[str], None], patience_seconds: float) -> None:
+        self.reason = ""
         self._say = say
         self._patience_seconds = patience_seconds
         self._kills: deque[float] = deque(maxlen=MOST_KILLS)
@@ -144,14 +149,17 @@ class _Attempts:
 
     def note_kill(self, number: int, killed_by: int) -> float | None:
         """Note that a signal has killed a server; returns the seconds until the next one, None if the job ends."""
-        if killed_by in _STOPPING:  # it came before the server could answer it
+        how = signal.Signals(killed_by).name
+        if killed_by in _STOPPING:
+            self.reason = f"{how} has ended the server of this job, which could not answer it yet."
             return None
         self._kills.append(time.monotonic())
         if len(self._kills) == MOST_KILLS and self._kills[-1] - self._kills[0] < KILLS_SECONDS:
-            self._say(
-                f"{number} servers of this job were killed within {KILLS_SECONDS:.0f} s, the last one by "
-                f"{signal.Signals(killed_by).name}: the job ends."
+            seconds = f"{KILLS_SECONDS:.0f} s"
+            self.reason = (
+                f"{number} servers of this job were killed within {seconds}, the last one by {how}: the job ends."
             )
+            self._say(self.reason)
             return None
         self._failing_since = None
         return _PAUSE_SECONDS
@@ -166,7 +174,8 @@ class _Attempts:
         if self._failing_since is None:
             self._failing_since, self._pause_seconds = now, _FIRST_PAUSE_SECONDS / 2
         if is_stopping or now - self._failing_since >= self._patience_seconds:
-            self._say("no server of this job could be started: the job ends.")
+            self.reason = "no server of this job could be started: the job ends."
+            self._say(self.reason)
             return None
         self._pause_seconds = min(2 * self._pause_seconds, _MOST_PAUSE_SECONDS)
         self._say(f"the job goes on without a server: another one is started in {self._pause_seconds:g} s.")

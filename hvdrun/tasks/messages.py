@@ -148,10 +148,12 @@ class Refused:
     """To the program: the job could not be launched; the last message.
 
     lines: the message, and the lines below it.
+    body: what --outcome writes; None where there was no job yet.
     """
 
     lines: tuple[str, ...]
     exit_code: int
+    body: Body | None = field(default=None, repr=False)
 
 
 Message = RunTask | EndTasks | Delivered | Ended | Refused
@@ -165,7 +167,7 @@ def send(connection: socket.socket, message: Message) -> None:
         OSError: the other side has closed the connection.
     """
     body = None
-    if isinstance(message, RunTask | Delivered | Ended):
+    if not isinstance(message, EndTasks):
         body = message.body
     descriptors = []
     if not (body is None or body.descriptor is None):
@@ -189,7 +191,7 @@ def receive(connection: socket.socket) -> Message | None:
     if not data:
         return None
     message: Message = pickle.loads(data)  # noqa: S301 - from our own child, or our own parent
-    if not isinstance(message, RunTask | Delivered | Ended) or message.body is None or message.body.data is not None:
+    if isinstance(message, EndTasks) or message.body is None or message.body.data is not None:
         return message
     # The kernel closes a descriptor for which this process has no number.
     if not descriptors:

@@ -25,6 +25,7 @@ from hvdrun.errors import (
     HostsFailedError,
     ScriptNotFoundError,
 )
+from hvdrun.jobs.guardian import MOST_KILLS, Attempts
 from hvdrun.network.addresses import Restriction
 from hvdrun.network.errors import NoAllowedAddressError
 from hvdrun.options.languages import ConfigurationError
@@ -102,6 +103,12 @@ def show_errors_of_hvdrun() -> Iterator[str]:
     yield str(NoAllowedAddressError({"server1": []}, Restriction(("eth7",))))
     yield str(ConfigurationError("job.yaml", "there is no key 'nq'"))
     yield str(ConfigurationError("job.yaml", "there is no key 'nq'", 3))
+    attempts = Attempts(lambda _: None, 0.0)
+    for _ in range(MOST_KILLS):
+        attempts.note_kill(MOST_KILLS, 9)
+    yield attempts.reason
+    attempts.note_failure(is_stopping=True)
+    yield attempts.reason
     yield catch(lambda: refuse_missing_size("hvdrun -np 2 python train.py"))
     yield find_unsendable("train", lambda: sys, lambda value: value is not sys and not callable(value))
     yield find_unsendable("the fixture 'lock'", object(), lambda _: False)

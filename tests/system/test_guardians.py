@@ -136,12 +136,15 @@ def test_a_server_that_is_stopped_for_longer_than_a_lease_loses_no_worker(hvdrun
 
 
 def test_a_server_that_is_killed_five_times_in_a_minute_ends_the_job(hvdrun: Launcher) -> None:
-    job = start(hvdrun, "--grace", "1s")
+    job = start(hvdrun, "--grace", "1s", "--outcome", "outcome.json")
     for _ in range(5):
         wait_until(lambda: find_server(hvdrun) is not None, "a server")
         kill_server(hvdrun)
     waited = ask(hvdrun, "wait", job)
     assert waited.returncode == 128 + signal.SIGKILL
+    outcome = json.loads((hvdrun.directory / "outcome.json").read_text())
+    assert (outcome["job"], outcome["exit_code"], len(outcome["workers"])) == (job, waited.returncode, 2)
+    assert "5 servers of this job were killed" in outcome["first_cause"]["reason"]
     sentence = "hvdrun: 5 servers of this job were killed within 60 s, the last one by SIGKILL: the job ends."
     assert sentence in ask(hvdrun, "logs", find_job(hvdrun)).stderr.splitlines()
     wait_until(lambda: hvdrun.processes() == (), "the agent to end")

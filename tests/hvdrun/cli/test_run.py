@@ -1,5 +1,6 @@
 """What hvdrun does before a job, in each server of one that is detached."""
 
+import json
 import signal
 import socket
 from collections.abc import Iterator
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.cli.run import Prepared, run_prepared
+from hvdrun.cli.run import Prepared, run, run_prepared
 from hvdrun.console.marks import read_local_clock
+from hvdrun.errors import CommandNotFoundError, HvdrunError
 from hvdrun.jobs.detach import DetachedServer
 from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.guardian import Life
@@ -46,3 +48,24 @@ def test_another_server_continues_without_its_log_file_and_repeats_no_remark(
     lacks = "cannot be written, and lacks what hvdrun says from now on: No such file or directory"
     (line,) = capfd.readouterr().err.splitlines()
     assert line.endswith(f"hvdrun: {str(path)!r} of --log-file {lacks}.")
+
+
+@pytest.mark.parametrize(("command", "error"), [("true", LogFileError), ("nosuchprogram", CommandNotFoundError)])
+def test_a_refused_job_replaces_the_outcome_of_an_earlier_one(
+    tmp_path: Path, command: str, error: type[HvdrunError]
+) -> None:
+    path, log = tmp_path / "outcome.json", tmp_path / "missing" / "log"
+    path.write_text("old")
+    hosts = (Host("localhost", 2),)
+    with pytest.raises(error) as caught:
+        run(build_spec((command,), 2, hosts, tmp_path, log_file=log, outcome_file=path), lambda *_: 3)
+    found = json.loads(path.read_text())
+    assert (found["exit_code"], found["first_cause"]["reason"]) == (caught.value.exit_code, str(caught.value))
+
+
+def test_an_outcome_without_a_place_hides_no_other_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "missing" / "outcome.json"
+    spec = build_spec(("nosuchprogram",), 2, (Host("localhost", 2),), tmp_path, outcome_file=path)
+    with pytest.raises(CommandNotFoundError):
+        run(spec, lambda *_: 3)
+    assert "of --outcome cannot be written: No such file or directory" in capsys.readouterr().err

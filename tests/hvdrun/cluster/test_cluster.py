@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import hvdrun
-from hvdrun.cluster.errors import JobEndedError, RemoteError, RemoteTraceback, UnsendableError
+from hvdrun.cluster.errors import JobEndedError, JobRefusedError, RemoteError, RemoteTraceback, UnsendableError
 from hvdrun.errors import LaunchError, UsageError
 from tests.waiting import wait_until
 
@@ -131,6 +131,7 @@ def test_a_worker_that_dies_ends_the_job_with_its_last_words_and_is_replaced_for
     with pytest.raises(JobEndedError, match=r"rank 1 .* failed with exit code 7") as caught:
         cluster.run(die)
     assert (caught.value.rank, caught.value.returncode, caught.value.last_lines) == (1, 7, ("last words",))
+    assert caught.value.outcome == cluster.outcome is not None
     others = get_pids(cluster)
     assert set(others).isdisjoint(pids)
     os.kill(others[0], signal.SIGKILL)  # while no function runs
@@ -239,3 +240,9 @@ def test_a_closed_elastic_or_unstartable_cluster_raises_an_error() -> None:
         closed.run(print)
     with pytest.raises(LaunchError, match=r"no-such-host\.invalid"):
         hvdrun.run(print, num_proc=1, hosts="no-such-host.invalid")
+    refused = hvdrun.Cluster(num_proc=1, wdir="/no/such/folder")
+    with pytest.raises(JobRefusedError, match="/no/such/folder") as caught:
+        refused.run(print)
+    assert caught.value.outcome is not None
+    assert caught.value.outcome["first_cause"]["cause"] == "not started"
+    assert refused.outcome == caught.value.outcome

@@ -50,8 +50,8 @@ def test_a_user_without_a_home_has_a_folder_beside_it(environment: dict[str, str
 
 def test_a_folder_that_the_user_names_has_no_other_beside_it(home: Path) -> None:
     (home / "state").touch(mode=0o600)
-    found = find_places({"HOME": str(home), "XDG_STATE_HOME": str(home / "state")})
-    assert found == Places(home / "state/hvdrun")
+    found = find_locations({"HOME": str(home), "XDG_STATE_HOME": str(home / "state")})
+    assert found == Locations(home / "state/hvdrun")
     assert not found.is_safe()
     with pytest.raises(FolderRefusedError, match=r"cannot be created \(Not a directory\): name another"):
         found.create()
