@@ -20,6 +20,7 @@ _BLOCK_BYTES = select.PIPE_BUF  # a pipe that polls as writable takes as much wi
 _JOIN_SECONDS = 1.0
 FULL_SECONDS = 5.0  # to wait for a full disk
 _RETRY_SECONDS = 0.2
+_LINE_FEED = 0x0A
 
 
 def is_passing(error: OSError) -> bool:
@@ -30,7 +31,8 @@ def is_passing(error: OSError) -> bool:
 class Writer:
     """A queue of bytes and the thread that empties it.
 
-    What a full disk does not take is tried again. After FULL_SECONDS it is dropped, and what follows is tried once.
+    What a full disk does not take is tried again. After FULL_SECONDS it is dropped, and what follows is tried once. It
+    begins with a new line, where only a part of a line was taken.
 
     Args:
         capacity_bytes: `drain` waits while more than this is queued.
@@ -50,6 +52,7 @@ class Writer:
         self._has_dropped = False
         self._is_ending = False
 
+        self._torn: set[int] = set()  # the files that end with a part of a line; the thread's alone
         self._thread: threading.Thread | None = None
         self._wake: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -141,6 +144,7 @@ class Writer:
             self._full.pop(descriptor, None)
             self._closed_by.pop(descriptor, None)
             error = self._lost.pop(descriptor, None)
+        self._torn.discard(descriptor)
         os.close(descriptor)
         done(error)
 
@@ -228,6 +232,10 @@ class Writer:
         woken.register(wake, select.POLLIN)
         poller.register(wake, select.POLLIN)
         poller.register(descriptor, select.POLLOUT)
+        file = self._find_file(descriptor)
+        if file in self._torn:
+            data = b"\n" + data
+            self._count_out(-1)
         rest = memoryview(data)
 
         while rest and self.closed_by(descriptor) is None:
@@ -250,7 +258,15 @@ class Writer:
             self._count_out(written)
 
         self._count_out(len(rest))
+        if len(rest) < len(data):
+            self._torn.discard(file)
+            if rest and data[-len(rest) - 1] != _LINE_FEED:
+                self._torn.add(file)
         return True
+
+    def _find_file(self, descriptor: int) -> int:
+        """One descriptor of the file."""
+        return descriptor
 
     def _count_out(self, size: int) -> None:
         with self._changed:

@@ -221,10 +221,12 @@ def _tell(error: HvdrunError) -> int:
 
 
 def _write_line(folder: JobFolder, sentence: str) -> None:
-    """Write a line of hvdrun into the log, which no server writes now."""
+    """Write a line of hvdrun into the log, which no server writes now; the last one may have been killed in a line."""
     logs = list_logs(folder.path)
-    with suppress(OSError, IndexError), name_log(folder.path, logs[-1]).open("ab") as log:  # the disk is full
-        log.write(frame(OutputStream.STDERR, OWN_LINE + sentence.encode() + b"\n", read_local_clock()))
+    with suppress(OSError, IndexError), name_log(folder.path, logs[-1]).open("ab+") as log:  # the disk is full
+        log.seek(max(0, log.tell() - 1))
+        end = b"" if log.read(1) in {b"\n", b""} else b"\n"
+        log.write(end + frame(OutputStream.STDERR, OWN_LINE + sentence.encode() + b"\n", read_local_clock()))
 
 
 @contextmanager

@@ -132,11 +132,16 @@ class LogWriter(Writer):
                     self._begin_file()
         return super()._write(descriptor, data, wake)
 
+    def _find_file(self, descriptor: int) -> int:
+        """All streams of hvdrun are one file."""
+        return min(self._streams) if descriptor in self._streams else descriptor
+
     def _begin_file(self) -> None:
         fresh = os.open(name_log(self._folder, self._number + 1), _MODE, 0o600)
         self._number += 1
         for descriptor in self._streams:
             os.dup2(fresh, descriptor)
+        self._torn.difference_update(self._streams)
         os.close(fresh)
         self._drop_old()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BALLAST_BYTES = 8 << 20
-_LEAST_FREE = 4  # times its size: it never fills a disk itself
+LEAST_FREE_BYTES = 4 * BALLAST_BYTES  # it never fills a disk itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,19 +15,24 @@ class Ballast:
 
     path: Path
 
-    def create(self) -> None:
-        """Reserve the space, where there is plenty."""
+    def create(self) -> bool:
+        """Reserve the space, where there is plenty; returns whether it is reserved."""
         if self.path.exists():
-            return
+            return True
         with suppress(OSError):  # a journal without ballast is better than none
             disk = os.statvfs(self.path.parent)
-            if disk.f_bavail * disk.f_frsize < _LEAST_FREE * BALLAST_BYTES:
-                return
+            if disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
+                return False
             descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
+            except OSError:
+                self.path.unlink(missing_ok=True)
+                raise
             finally:
                 os.close(descriptor)
+            return True
+        return False
 
     def release(self) -> bool:
         """Give the space back; returns whether any was reserved."""

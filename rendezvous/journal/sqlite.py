@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from rendezvous.core.state import State
-from rendezvous.journal.ballast import Ballast
+from rendezvous.journal.ballast import LEAST_FREE_BYTES, Ballast
 from rendezvous.journal.codec import decode, encode
 from rendezvous.journal.difference import apply, difference
 from rendezvous.journal.errors import (
@@ -103,7 +103,11 @@ class SqliteJournal:
         self._durable = 0  # how many of these decisions are durable
         self.term = 1 if is_new else int(self._get(_TERM)) + 1
         self._begin_term(is_new=is_new)
-        self._ballast.create()
+        if not self._ballast.create():
+            self._warnings.append(
+                f"the disk of the journal {path} has less than {LEAST_FREE_BYTES >> 20} MB free, and so no reserve: "
+                "free some space, or the job ends with its server once the disk is full"
+            )
         self._thread = ThreadPoolExecutor(1, "hvdrun-journal")
         self._pass_on_warnings()
 

@@ -139,15 +139,18 @@ class FullDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.has_room = False
+        self.room = 0  # in bytes
         self.tries = 0
         self._write = os.write
         monkeypatch.setattr(os, "write", self._try)
 
     def _try(self, descriptor: int, data: bytes) -> int:
         self.tries += 1
-        if not self.has_room:
+        if not (self.has_room or self.room):
             raise OSError(errno.ENOSPC, "No space left on device")
-        return self._write(descriptor, data)
+        written = self._write(descriptor, data if self.has_room else data[: self.room])
+        self.room = max(0, self.room - written)
+        return written
 
 
 @in_loop
@@ -178,6 +181,19 @@ async def test_output_for_a_full_disk_is_lost_and_later_output_is_written(
     writer.put(pipe.writing, b"kept")
     assert not await writer.close(LIMIT_SECONDS)
     assert pipe.read() == "kept"
+
+
+@in_loop
+async def test_what_follows_a_part_of_a_line_begins_a_new_line(monkeypatch: pytest.MonkeyPatch, pipe: Screen) -> None:
+    disk, writer = FullDisk(monkeypatch), Writer(full_seconds=0)
+    for data, room in ((b"one\ntwo\n", 6), (b"three\n", 0), (b"four\nfive\n", 6)):
+        disk.room = room
+        writer.put(pipe.writing, data)
+        await happen(lambda: not writer.is_behind)
+    disk.has_room = True
+    writer.put(pipe.writing, b"six\n")
+    await writer.close(LIMIT_SECONDS)
+    assert pipe.read() == "one\ntw\nfour\nsix\n"
 
 
 def test_a_late_caller_still_learns_that_the_reader_has_gone() -> None:

@@ -1,5 +1,6 @@
 """The log of a detached job: its bytes are kept, its files change at a size, and a reader loses nothing."""
 
+import errno
 import os
 import random
 from collections.abc import Iterator
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from hvdrun.jobs import reader as readers
+from hvdrun.jobs.detach import _write_line
+from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.log import LogWriter, Piece, frame, list_logs, name_log, read_line
 from hvdrun.jobs.reader import LogReader, RankFilter, read_ranks
 from rendezvous.wire.orders import OutputStream
+from tests.waiting import wait_until
 
 NOW = datetime(2026, 1, 31, 3, 44, 51, 530012, tzinfo=UTC)
 OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR
@@ -185,3 +189,31 @@ def test_the_lines_of_one_rank_are_found() -> None:
     chosen = RankFilter(0)
     found = [line for piece in pieces for line in chosen.take(piece)]
     assert found == [Piece(OUT, b"[0] ab\n"), Piece(OUT, b"[0-1] d\n")]
+
+
+def test_a_line_that_a_full_disk_has_cut_ends_before_the_next_one_of_any_stream(
+    tmp_path: Path, descriptors: dict[int, OutputStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, write, room = LogWriter(tmp_path, descriptors, lambda: NOW), os.write, [43, 0]
+
+    def take(descriptor: int, data: bytes) -> int:
+        left = room.pop(0) if room else len(data)
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data[:left])
+
+    writer._full_seconds = 0.0
+    monkeypatch.setattr(os, "write", take)
+    first, second = descriptors
+    writer.put(first, b"[0] step 7\n")
+    wait_until(lambda: not writer.is_behind)
+    writer.put(second, b"next\n")
+    writer.end(60)
+    assert read_once(tmp_path) == {OUT: b"[0] st\n", ERR: b"next\n"}
+
+
+def test_a_line_of_the_guardian_does_not_continue_one_of_a_killed_server(tmp_path: Path) -> None:
+    name_log(tmp_path, 1).write_bytes(frame(OUT, b"[0] step 7\n", NOW)[:-3])
+    for _ in range(2):
+        _write_line(JobFolder(tmp_path), "the job ends.")
+    assert read_once(tmp_path) == {OUT: b"[0] step\n", ERR: b"hvdrun: the job ends.\n" * 2}

@@ -1,5 +1,7 @@
 """On a full disk a running job still decides: the journal gives its ballast back, and says so."""
 
+import errno
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -78,10 +80,22 @@ def test_a_write_that_finds_no_room_is_refused_in_one_sentence(tmp_path: Path) -
     assert matches(read, STATES[-1])
 
 
-def test_a_small_disk_gets_no_ballast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ballast, "BALLAST_BYTES", 1 << 60)
-    with opened(tmp_path):
-        assert not (tmp_path / "journal.ballast").exists()
+def test_a_small_disk_gets_no_ballast_and_the_user_is_warned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ballast, "LEAST_FREE_BYTES", 1 << 60)
+    said: list[str] = []
+    close(open_journal(tmp_path, said.append))
+    assert not (tmp_path / "journal.ballast").exists()
+    (sentence,) = said
+    assert "has less than 32 MB free, and so no reserve: free some space, or the job ends with its server" in sentence
+
+
+def test_a_quota_without_room_leaves_no_ballast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    assert not ballast.Ballast(tmp_path / "b").create()
+    assert not (tmp_path / "b").exists()
 
 
 if __name__ == "__main__":
