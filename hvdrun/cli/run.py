@@ -5,7 +5,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hvdrun.accounts.history import History
     from hvdrun.console import Console
     from hvdrun.jobs.continuation import Continuation
-    from hvdrun.jobs.detach import DetachedServer
+    from hvdrun.jobs.detach import DetachedServer, Work
     from hvdrun.jobs.folder import JobFolder
     from hvdrun.jobs.start import StartWatch
 
@@ -126,8 +126,7 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
         print_error(warning, with_time=display.marks_times)
 
     patience_seconds = spec.limits.effective_server_timeout_seconds
-    record = JobRecord.of(prepared.name, spec)
-    code = detach(record, partial(_work, prepared, launch), partial(_conclude, prepared), os.environ, patience_seconds)
+    code = detach(JobRecord.of(prepared.name, spec), _make_work(prepared, launch), os.environ, patience_seconds)
     if code == 0:
         if sys.stderr is not None and sys.stderr.isatty():
             name = prepared.name
@@ -151,7 +150,32 @@ def resume_detached(folder: "JobFolder", kept: bytes) -> int:
     os.environb.clear()
     os.environb.update({**environment, **present})
     patience_seconds = prepared.spec.limits.effective_server_timeout_seconds
-    return resume(folder, partial(_work, prepared, None), partial(_conclude, prepared), patience_seconds)
+    return resume(folder, _make_work(prepared, None), patience_seconds)
+
+
+def _make_work(prepared: Prepared, launch: Launch | None) -> "Work":
+    """The job, as its guardian sees it."""
+    from hvdrun.jobs.detach import Work  # noqa: PLC0415 - few jobs are detached
+
+    return Work(partial(_serve, prepared, launch), partial(_conclude, prepared), partial(_note, prepared))
+
+
+def _note(prepared: Prepared, sentence: str) -> bytes:
+    """Write a sentence about the job, which has no server now, into the file of --log-file; the line for its log."""
+    from hvdrun.console.log import Log  # noqa: PLC0415 - few jobs have such a time
+    from hvdrun.console.marks import read_local_clock, render_time  # noqa: PLC0415 - as above
+
+    display = prepared.spec.display
+    log = Log(prepared.name, display.log_format, read_local_clock)
+    if display.log_file is not None:
+        with suppress(LogFileError):  # a server has said so, or says it
+            log.open(display.log_file)
+    record = log.note(Level.ERROR, None, sentence)
+    log.end(LAST_WORDS_SECONDS)
+    if record is None:
+        time = render_time(read_local_clock()) if display.marks_times else ""
+        record = f"{time}hvdrun: {sentence}\n"
+    return record.encode()
 
 
 def _conclude(prepared: Prepared, folder: "JobFolder", error: HvdrunError) -> None:
@@ -164,7 +188,7 @@ def _conclude(prepared: Prepared, folder: "JobFolder", error: HvdrunError) -> No
     _write_outcome(prepared.spec, prepared.name, error, folder.age_seconds, find_history(folder))
 
 
-def _work(prepared: Prepared, launch: Launch | None, server: "DetachedServer") -> int:
+def _serve(prepared: Prepared, launch: Launch | None, server: "DetachedServer") -> int:
     """Run a detached job, as one of its servers."""
     display = prepared.spec.display
     ends: type[HvdrunError] = HvdrunError

@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import NoReturn
 
 from hvdrun.console.marks import read_local_clock
@@ -19,7 +18,7 @@ from hvdrun.jobs.guardian import Life, guard
 from hvdrun.jobs.known import remove, remove_expired
 from hvdrun.jobs.local_agents import stop_agents
 from hvdrun.jobs.locations import FolderRefusedError, find_locations
-from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, list_logs, name_log
+from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, is_own, list_logs, name_log
 from hvdrun.jobs.reader import LogReader, show
 from hvdrun.jobs.record import JobRecord
 from hvdrun.jobs.shown import remove_unacknowledged
@@ -54,8 +53,18 @@ class DetachedServer:
     note_start: Callable[[], None]
 
 
-Work = Callable[[DetachedServer], int]  # runs the job, and returns its exit code
-Conclude = Callable[[JobFolder, HvdrunError], None]  # notes how a job ended whose servers did not
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a detached job is to its guardian.
+
+    serve: runs one server of it in a child, and returns its exit code.
+    conclude: is called where no server of it could end it.
+    note: is called with a sentence of hvdrun; returns the line for the log.
+    """
+
+    serve: Callable[[DetachedServer], int]
+    conclude: Callable[[JobFolder, HvdrunError], None]
+    note: Callable[[str], bytes]
 
 
 def refuse_detachment(environment: Mapping[str, str]) -> None:
@@ -73,15 +82,12 @@ def refuse_detachment(environment: Mapping[str, str]) -> None:
         )
 
 
-def detach(
-    record: JobRecord, work: Work, conclude: Conclude, environment: Mapping[str, str], patience_seconds: float
-) -> int:
+def detach(record: JobRecord, work: Work, environment: Mapping[str, str], patience_seconds: float) -> int:
     """Start the job in a session of its own, and return when it has started: 0, or its exit code if it has failed.
 
     Args:
         record: of the job.
-        work: runs it, in a child of this process.
-        conclude: is called where no server of it could end it.
+        work: it.
         environment: of this process.
         patience_seconds: how long servers may fail to start, one after the other, before the job ends.
 
@@ -98,25 +104,24 @@ def detach(
     except OSError as error:
         folder.remove()
         raise FolderRefusedError(folder.path, f"cannot be written ({error.strerror})") from error
-    code = _start(folder, work, conclude, patience_seconds)
+    code = _start(folder, work, patience_seconds)
     if code and not folder.has_journal:
         remove(locations, folder)  # all of it was shown; one that was killed is resumed
     return code
 
 
-def resume(folder: JobFolder, work: Work, conclude: Conclude, patience_seconds: float) -> int:
+def resume(folder: JobFolder, work: Work, patience_seconds: float) -> int:
     """Start another server of a job whose guardian and server have ended; return when it goes on, or its exit code.
 
     Args:
         folder: of the job.
-        work: runs it, in a child of this process.
-        conclude: see `detach`.
+        work: it.
         patience_seconds: see `detach`.
     """
-    return _start(folder, work, conclude, patience_seconds, first=_NEXT)
+    return _start(folder, work, patience_seconds, first=_NEXT)
 
 
-def _start(folder: JobFolder, work: Work, conclude: Conclude, patience_seconds: float, first: int = 1) -> int:
+def _start(folder: JobFolder, work: Work, patience_seconds: float, first: int = 1) -> int:
     reader = LogReader(folder.path)
     if first > 1:
         reader.skip_all()
@@ -126,15 +131,13 @@ def _start(folder: JobFolder, work: Work, conclude: Conclude, patience_seconds: 
     if not child:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(started)
-        _run(folder, start, work, conclude, patience_seconds, first)
+        _run(folder, start, work, patience_seconds, first)
     os.close(start)
     with _passing_on(child, mask):
         return _await_start(reader, started, child)
 
 
-def _run(  # noqa: PLR0917 - each is one of the job's
-    folder: JobFolder, start: int, work: Work, conclude: Conclude, patience_seconds: float, first: int
-) -> NoReturn:
+def _run(folder: JobFolder, start: int, work: Work, patience_seconds: float, first: int) -> NoReturn:
     """Be the guardian of the job to its end, in the child; `start` is where the parent waits for the start."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -156,11 +159,12 @@ def _run(  # noqa: PLR0917 - each is one of the job's
             folder.lock()
         else:
             _lock_again(folder)
-        last = guard(serve, partial(_write_line, folder), leave_terminal, first, patience_seconds)
+        say = lambda sentence: _write_line(folder, work.note(sentence))  # noqa: E731 - of one use
+        last = guard(serve, say, leave_terminal, first, patience_seconds)
         code = last.code
         if last.ends_job:
             if last.reason:
-                conclude(folder, ServersLostError(last.reason, code))
+                work.conclude(folder, ServersLostError(last.reason, code))
             end(folder, code)
     except ResumeRefusedError as error:
         code = _tell(error)
@@ -196,7 +200,7 @@ def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
         writer = LogWriter(folder.path, _STREAMS, read_local_clock)
     except OSError as error:
         return _tell_unwritable(folder, error)
-    code = work(DetachedServer(folder, life, writer, note_start))
+    code = work.serve(DetachedServer(folder, life, writer, note_start))
     if life.is_alone():
         end(folder, code)
     return code
@@ -220,13 +224,13 @@ def _tell(error: HvdrunError) -> int:
     return error.exit_code
 
 
-def _write_line(folder: JobFolder, sentence: str) -> None:
+def _write_line(folder: JobFolder, line: bytes) -> None:
     """Write a line of hvdrun into the log, which no server writes now; the last one may have been killed in a line."""
     logs = list_logs(folder.path)
     with suppress(OSError, IndexError), name_log(folder.path, logs[-1]).open("ab+") as log:  # the disk is full
         log.seek(max(0, log.tell() - 1))
         end = b"" if log.read(1) in {b"\n", b""} else b"\n"
-        log.write(end + frame(OutputStream.STDERR, OWN_LINE + sentence.encode() + b"\n", read_local_clock()))
+        log.write(end + frame(OutputStream.STDERR, line, read_local_clock()))
 
 
 @contextmanager
@@ -280,7 +284,7 @@ class _Relay:
     def follow(self) -> None:
         """Show what hvdrun has said before any worker has written."""
         for piece in self._reader.read():
-            if self._held or not _is_own(piece):
+            if self._held or not is_own(piece):
                 self._held.append(piece)
             else:
                 self._show(piece)
@@ -288,7 +292,7 @@ class _Relay:
     def tell_own(self) -> None:
         """Show the rest of what hvdrun has said."""
         self.follow()
-        for piece in filter(_is_own, self._held):
+        for piece in filter(is_own, self._held):
             self._show(piece)
 
     def tell_all(self) -> None:
@@ -300,7 +304,3 @@ class _Relay:
     def _show(self, piece: Piece) -> None:
         with suppress(OSError):  # nobody reads it; the job goes on
             show(piece)
-
-
-def _is_own(piece: Piece) -> bool:
-    return piece.stream is OutputStream.STDERR and piece.data.startswith(OWN_LINE)

@@ -23,6 +23,10 @@ from rendezvous.wire.orders import OutputStream
 LOG_BYTES = 16 * 1024 * 1024
 KEPT_LOGS = 8
 OWN_LINE = b"hvdrun: "
+# Also behind a time, and as a record of --log-format json.
+_OWN = re.compile(
+    rb'(?:\d{4}-\d\d-\d\dT[\d:.]+ )?hvdrun: |\{"time": "[^"]+", "level": "[a-z]+", "host": "[^"]*", "job": "'
+)
 _LINE = re.compile(rb"\S+Z (?P<stream>stdout|stderr) (?P<kind>[FP]) (?P<text>.*)", re.DOTALL)
 _STREAMS = {name.encode(): stream for stream, name in STREAM_NAMES.items()}
 _MODE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -68,7 +72,12 @@ def read_line(line: bytes) -> Piece:
 def is_of_worker(line: bytes) -> bool:
     """A line of the log that a worker has written, and not hvdrun."""
     match = _LINE.fullmatch(line.removesuffix(b"\n"))
-    return match is not None and not (match["stream"] == b"stderr" and match["text"].startswith(OWN_LINE))
+    return match is not None and not is_own(Piece(_STREAMS[match["stream"]], match["text"]))
+
+
+def is_own(piece: Piece) -> bool:
+    """A line that hvdrun has written, or the beginning of one."""
+    return piece.stream is OutputStream.STDERR and _OWN.match(piece.data) is not None
 
 
 def name_log(folder: Path, number: int) -> Path:

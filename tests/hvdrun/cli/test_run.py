@@ -6,10 +6,11 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hvdrun.cli.run import Prepared, run, run_prepared
+from hvdrun.cli.run import Prepared, _make_work, run, run_prepared
 from hvdrun.console.marks import read_local_clock
 from hvdrun.errors import CommandNotFoundError, HvdrunError
 from hvdrun.jobs.detach import DetachedServer
@@ -17,7 +18,7 @@ from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.guardian import Life
 from hvdrun.jobs.log import LogWriter
 from hvdrun.jobs.record import JobRecord
-from hvdrun.spec.log_format import LogFileError
+from hvdrun.spec.log_format import LogFileError, LogFormat
 from rendezvous.core.model import Host
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.specs import build_spec
@@ -69,3 +70,17 @@ def test_an_outcome_without_a_place_hides_no_other_error(tmp_path: Path, capsys:
     with pytest.raises(CommandNotFoundError):
         run(spec, lambda *_: 3)
     assert "of --outcome cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_sentence_without_a_server_has_the_form_of_the_others(tmp_path: Path) -> None:
+    def note(**display: Any) -> str:
+        spec = build_spec(("true",), 2, (Host("localhost", 2),), tmp_path, **display)
+        return _make_work(Prepared(spec, "job", (), has_several_hosts=False), None).note("the job ends.").decode()
+
+    assert note() == "hvdrun: the job ends.\n"
+    assert note(marks_times=True).endswith(" hvdrun: the job ends.\n")
+    assert json.loads(note(log_format=LogFormat.JSON))["message"] == "the job ends."
+    path = tmp_path / "log"
+    assert note(log_format=LogFormat.JSON, log_file=path) == "hvdrun: the job ends.\n"
+    assert json.loads(path.read_text())["message"] == "the job ends."
+    assert note(log_file=tmp_path / "missing" / "log") == "hvdrun: the job ends.\n"

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.console.log import Record
 from hvdrun.jobs import reader as readers
 from hvdrun.jobs.detach import _write_line
 from hvdrun.jobs.folder import JobFolder
-from hvdrun.jobs.log import LogWriter, Piece, frame, list_logs, name_log, read_line
+from hvdrun.jobs.log import LogWriter, Piece, frame, is_of_worker, is_own, list_logs, name_log, read_line
 from hvdrun.jobs.reader import LogReader, RankFilter, read_ranks
+from hvdrun.spec.log_format import LogFormat
+from rendezvous.core.messages import Level
 from rendezvous.wire.orders import OutputStream
 from tests.waiting import wait_until
 
@@ -44,6 +47,26 @@ def test_the_form_is_that_of_container_runtimes() -> None:
     assert frame(OUT, b"[0] step 7\n[0] st", NOW) == (
         b"2026-01-31T03:44:51.530012Z stdout F [0] step 7\n2026-01-31T03:44:51.530012Z stdout P [0] st\n"
     )
+
+
+JSON = Record(NOW, Level.INFO, "login1", "c0ffee", "it starts").render(LogFormat.JSON).encode()
+
+
+@pytest.mark.parametrize(
+    ("stream", "text", "is_hvdruns"),
+    [
+        (ERR, b"hvdrun: it starts\n", True),
+        (ERR, b"2026-01-31T03:44:51.530 hvdrun: it starts\n", True),
+        (ERR, JSON, True),
+        (OUT, b"hvdrun: it starts\n", False),
+        (ERR, b"[0] hvdrun: it starts\n", False),
+        (ERR, b'[0] {"time": 3}\n', False),
+        (ERR, b'{"time": "3", "level": "info"}\n', False),
+    ],
+)
+def test_hvdruns_own_lines_are_told_in_each_of_their_forms(stream: OutputStream, text: bytes, is_hvdruns: bool) -> None:
+    assert is_own(Piece(stream, text)) is is_hvdruns
+    assert is_of_worker(frame(stream, text, NOW)) is not is_hvdruns
 
 
 def test_a_line_of_another_form_is_an_error() -> None:
@@ -215,5 +238,5 @@ def test_a_line_that_a_full_disk_has_cut_ends_before_the_next_one_of_any_stream(
 def test_a_line_of_the_guardian_does_not_continue_one_of_a_killed_server(tmp_path: Path) -> None:
     name_log(tmp_path, 1).write_bytes(frame(OUT, b"[0] step 7\n", NOW)[:-3])
     for _ in range(2):
-        _write_line(JobFolder(tmp_path), "the job ends.")
+        _write_line(JobFolder(tmp_path), b"hvdrun: the job ends.\n")
     assert read_once(tmp_path) == {OUT: b"[0] step\n", ERR: b"hvdrun: the job ends.\n" * 2}
