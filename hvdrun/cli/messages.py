@@ -76,6 +76,14 @@ def print_error(sentence: str, *details: str, with_time: bool) -> None:
             print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the command line prints
 
 
+def print_record(record: str) -> bool:
+    """Print a record of --log-format on stderr; whether it is printed."""
+    with suppress(OSError):  # nobody reads it
+        print(record, end="", file=sys.stderr, flush=True)  # noqa: T201 - the command line prints
+        return sys.stderr is not None
+    return False
+
+
 def report_internal_error(error: BaseException, *, with_traceback: bool, with_time: bool) -> int:
     """Report a bug of hvdrun and return the exit code."""
     if with_traceback and sys.stderr is not None:

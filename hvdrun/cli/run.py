@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdrun.cli.messages import BUG, INTERRUPTED, print_error, print_text, report
+from hvdrun.cli.messages import BUG, INTERRUPTED, print_error, print_record, print_text, report
 from hvdrun.errors import HvdrunError
 from hvdrun.hosts.preparation import add_hosts, prepare
 from hvdrun.processes.processes import name_job
 from hvdrun.spec.command import LookupContext
-from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.log_format import LogFileError
+from hvdrun.spec.jobspec import Display, JobSpec
+from hvdrun.spec.log_format import LogFileError, LogFormat
 from hvdrun.spec.redaction import redact_command
 from hvdrun.startup.paths import exists
 from hvdrun.version import __version__
@@ -45,17 +45,35 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         HvdrunError: it cannot be launched.
     """
     hosts, name = len(spec.workers.hosts) > 1 or spec.discovers, name_job(os.environ)
-    with _keeping_refusal(spec, name):
-        spec, details = prepare(spec, LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable))
+    with _keeping_refusal(spec, name, is_wanted=launch is not None):
+        with _logging_refusal(spec.display, name):
+            spec, details = prepare(spec, LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable))
         prepared = Prepared(spec, name, details, has_several_hosts=hosts)
-        if spec.display.detach and not spec.display.dry_run:
+        if not spec.display.detach or spec.display.dry_run:
+            return run_prepared(prepared, launch)
+        with _logging_refusal(spec.display, name):
             return run_detached(prepared, launch)
-        return run_prepared(prepared, launch)
+
+
+@contextmanager
+def _logging_refusal(display: Display, name: str) -> Iterator[None]:
+    """Give an error that no console reports the form of what hvdrun says, and write it into the file of --log-file."""
+    try:
+        yield
+    except HvdrunError as error:
+        if not display.dry_run and (record := _log(display, name, *error.lines)) is not None:
+            error.is_told = print_record(record)
+        raise
 
 
 @contextmanager
 def _keeping_refusal(
-    spec: JobSpec, name: str, ends: type[HvdrunError] = HvdrunError, ago_seconds: float = 0.0
+    spec: JobSpec,
+    name: str,
+    ends: type[HvdrunError] = HvdrunError,
+    ago_seconds: float = 0.0,
+    *,
+    is_wanted: bool = False,
 ) -> Iterator[None]:
     """Write the file of --outcome where the job is refused: a program would take that of an earlier job for its own.
 
@@ -64,11 +82,12 @@ def _keeping_refusal(
         name: its name.
         ends: the errors that end the job.
         ago_seconds: how long ago it began.
+        is_wanted: the error is to have its report, also without a file.
     """
     try:
         yield
     except ends as error:
-        if error.report or spec.display.dry_run:
+        if error.report or spec.display.dry_run or not (is_wanted or spec.display.outcome_file):
             raise
         from hvdrun.accounts.outcome_file import OutcomeFileError  # noqa: PLC0415 - a job that starts has its own
 
@@ -162,20 +181,32 @@ def _make_work(prepared: Prepared, launch: Launch | None) -> "Work":
 
 def _note(prepared: Prepared, sentence: str) -> bytes:
     """Write a sentence about the job, which has no server now, into the file of --log-file; the line for its log."""
-    from hvdrun.console.log import Log  # noqa: PLC0415 - few jobs have such a time
-    from hvdrun.console.marks import read_local_clock, render_time  # noqa: PLC0415 - as above
+    from hvdrun.console.marks import read_local_clock, render_time  # noqa: PLC0415 - few jobs have such a time
 
     display = prepared.spec.display
-    log = Log(prepared.name, display.log_format, read_local_clock)
-    if display.log_file is not None:
-        with suppress(LogFileError):  # a server has said so, or says it
-            log.open(display.log_file)
-    record = log.note(Level.ERROR, None, sentence)
-    log.end(LAST_WORDS_SECONDS)
+    record = _log(display, prepared.name, sentence)
     if record is None:
         time = render_time(read_local_clock()) if display.marks_times else ""
         record = f"{time}hvdrun: {sentence}\n"
     return record.encode()
+
+
+def _log(display: Display, name: str, sentence: str, *details: str) -> str | None:
+    """Write what no console prints into the file of --log-file; without one, the record in place of the sentence."""
+    if display.log_file is None and display.log_format is LogFormat.TEXT:
+        return None
+    from hvdrun.console.log import Log  # noqa: PLC0415 - a job that will run has its console
+    from hvdrun.console.marks import read_local_clock  # noqa: PLC0415 - as above
+
+    log = Log(name, display.log_format, read_local_clock)
+    if display.log_file is not None:
+        with suppress(LogFileError):  # a console has said so, or says it
+            log.open(display.log_file)
+    record = log.note(Level.ERROR, None, sentence, *details)
+    log.end(LAST_WORDS_SECONDS)
+    if display.log_file is not None:
+        return None
+    return record
 
 
 def _conclude(prepared: Prepared, folder: "JobFolder", error: HvdrunError) -> None:

@@ -84,3 +84,16 @@ def test_a_sentence_without_a_server_has_the_form_of_the_others(tmp_path: Path) 
     assert note(log_format=LogFormat.JSON, log_file=path) == "hvdrun: the job ends.\n"
     assert json.loads(path.read_text())["message"] == "the job ends."
     assert note(log_file=tmp_path / "missing" / "log") == "hvdrun: the job ends.\n"
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+def test_a_refusal_before_the_start_has_the_form_of_what_hvdrun_says(
+    tmp_path: Path, has_file: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log" if has_file else None
+    display: dict[str, Any] = {"log_file": path, "log_format": LogFormat.JSON}
+    with pytest.raises(CommandNotFoundError) as caught:
+        run(build_spec(("nosuchprogram",), 2, (Host("localhost", 2),), tmp_path, **display), lambda *_: 3)
+    text = capsys.readouterr().err if path is None else path.read_text()
+    assert json.loads(text)["message"] == str(caught.value)
+    assert caught.value.is_told is not has_file
