@@ -101,7 +101,7 @@ def _write_outcome(
 ) -> None:
     """Write the file of --outcome for a job that this error has ended; print a sentence where it cannot be written."""
     from hvdrun.accounts.history import History  # noqa: PLC0415 - a job that starts has its own
-    from hvdrun.accounts.outcome_file import JobFacts, OutcomeFile, OutcomeFileError  # noqa: PLC0415 - as above
+    from hvdrun.accounts.outcome_file import JobFacts, OutcomeFile, OutcomeFileError  # noqa: PLC0415 - few jobs are refused
     from hvdrun.console.marks import read_local_clock  # noqa: PLC0415 - only a job that will run pays for it
 
     tell = partial(print_error, with_time=spec.display.marks_times)
@@ -196,7 +196,7 @@ def _log(display: Display, name: str, sentence: str, *details: str) -> str | Non
     if display.log_file is None and display.log_format is LogFormat.TEXT:
         return None
     from hvdrun.console.log import Log  # noqa: PLC0415 - a job that will run has its console
-    from hvdrun.console.marks import read_local_clock  # noqa: PLC0415 - as above
+    from hvdrun.console.marks import read_local_clock  # noqa: PLC0415 - few jobs are refused
 
     log = Log(name, display.log_format, read_local_clock)
     if display.log_file is not None:

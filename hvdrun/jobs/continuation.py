@@ -36,7 +36,6 @@ from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.notifications import KEY_BYTES
 
 if TYPE_CHECKING:
-    from hvdrun.accounts.history import History
     from rendezvous.server.state_machine import Term
 
 _AUTHORITY, _SECRET, _NETWORK, _HISTORY = "authority", "secret", "network", "history"
@@ -335,14 +334,14 @@ def read_journal(folder: JobFolder) -> State | None:
             asyncio.run(journal.close())
 
 
-def find_history(folder: JobFolder) -> "History | None":
+def find_history(folder: JobFolder) -> Any:
     """The history of a job all servers of which have ended; None where none is kept."""
     if not folder.has_journal:
         return None
     try:
         journal = open_journal(folder.path / JOURNAL, lambda _: None)
         try:
-            history: History | None = _read_history(journal)[0]
+            history, _ = _read_history(journal)
         finally:
             asyncio.run(journal.close())
     except (JournalError, OSError):

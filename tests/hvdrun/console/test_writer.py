@@ -184,7 +184,7 @@ async def test_output_for_a_full_disk_is_lost_and_later_output_is_written(
 
 
 @in_loop
-async def test_what_follows_a_part_of_a_line_begins_a_new_line(monkeypatch: pytest.MonkeyPatch, pipe: Screen) -> None:
+async def test_a_part_of_a_line_is_followed_by_a_new_line(monkeypatch: pytest.MonkeyPatch, pipe: Screen) -> None:
     disk, writer = FullDisk(monkeypatch), Writer(full_seconds=0)
     for data, room in ((b"one\ntwo\n", 6), (b"three\n", 0), (b"four\nfive\n", 6)):
         disk.room = room

@@ -64,7 +64,7 @@ JSON = Record(NOW, Level.INFO, "login1", "c0ffee", "it starts").render(LogFormat
         (ERR, b'{"time": "3", "level": "info"}\n', False),
     ],
 )
-def test_hvdruns_own_lines_are_told_in_each_of_their_forms(stream: OutputStream, text: bytes, is_hvdruns: bool) -> None:
+def test_a_line_of_hvdrun_is_known_in_each_of_its_forms(stream: OutputStream, text: bytes, is_hvdruns: bool) -> None:
     assert is_own(Piece(stream, text)) is is_hvdruns
     assert is_of_worker(frame(stream, text, NOW)) is not is_hvdruns
 
