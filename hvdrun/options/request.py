@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from hvdrun.allocation.found import find_allocation
@@ -32,7 +33,7 @@ from hvdrun.spec.mapping import map_workers
 from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import Allocation, Remote
 from hvdrun.spec.suggestions import suggest_interpreter
-from rendezvous.bootstrap import JOB
+from rendezvous.bootstrap import JOB, TORCH_VARIABLES
 from rendezvous.core.messages import Level
 from rendezvous.core.model import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS
 
@@ -168,7 +169,7 @@ def _make_spec(
     if allocation is not None:
         described = (allocation.describe(),)
 
-    return JobSpec(
+    spec = JobSpec(
         _make_workers(values, command, own, listed),
         fill(Limits, values, lease_seconds=lease_seconds, elasticity=elasticity),
         fill(
@@ -193,6 +194,22 @@ def _make_spec(
             ),
         ),
     )
+    overridden = _explain_overridden(values["forwarded"], spec)
+    return replace(spec, display=replace(spec.display, remarks=(*overridden, *spec.display.remarks)))
+
+
+def _explain_overridden(requests: Sequence[str], spec: JobSpec) -> tuple[str, ...]:
+    """A remark on variables of -x that all workers get with another value; none without one. A pattern names none."""
+    named = dict.fromkeys(request.partition("=")[0] for request in requests)
+    variables, forwarded = spec.variables, spec.workers.forwarded
+    flags = [
+        f"-x {name}"
+        for name in named
+        if (key := os.fsencode(name)) in forwarded and (name in TORCH_VARIABLES or variables[key] != forwarded[key])
+    ]
+    if not flags:
+        return ()
+    return (explain_no_effect(flags, "hvdrun chooses this for the workers, by its options and their ranks"),)
 
 
 def _choose_lease(elasticity: Elasticity | None) -> float:

@@ -160,3 +160,22 @@ def test_the_remark_on_mca_names_options_that_replace_settings() -> None:
     assert plain.endswith("through gloo or NCCL.")
     (helpful,) = explain_mca((("pml", "ob1"), ("btl_tcp_if_include", "eth0")))
     assert helpful.endswith("; there is --network-interfaces for btl_tcp_if_include.")
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ("-x HOROVOD_TIMELINE=a.json --timeline b.json", "-x HOROVOD_TIMELINE has"),
+        ("-x HOROVOD_TIMELINE=a.json --timeline a.json", ""),
+        ("-x HOROVOD_TIMELINE=a.json", ""),
+        ("-x HVD_CHECK_NAN=0 --check-nan -x HOROVOD_ELASTIC=1", "-x HVD_CHECK_NAN, -x HOROVOD_ELASTIC have"),
+        ("-x MASTER_PORT=1 -x OMP_NUM_THREADS=2", "-x MASTER_PORT has"),
+        ("-x HVD_HOROVOD_SHIM=off", "-x HVD_HOROVOD_SHIM has"),
+        ("-x 'RAN*'", ""),
+    ],
+)
+def test_a_variable_that_hvdrun_replaces_gets_a_remark(words: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    remarks = read_spec(["-np", "2", *shlex.split(words), "true"]).display.remarks
+    sentence = "no effect: hvdrun chooses this for the workers, by its options and their ranks."
+    assert remarks == ((f"{flags} {sentence}",) if flags else ())
