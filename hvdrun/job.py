@@ -400,7 +400,7 @@ class Job:
         self._reporter.tell(effect)
 
         match effect:
-            case Launch(worker):
+            case Launch(worker) if not self._hosts.is_over:
                 self._ranks.note_launch(effect)
                 self._reporter.note_launch(effect)
                 if self._stdin is None and effect.assignment.rank == self._spec.workers.stdin_rank:

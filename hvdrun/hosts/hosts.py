@@ -60,6 +60,8 @@ class Hosts:
         examine: asks the agent of a host that has just come about its host.
         roster: the agents that join by themselves, if this job has such.
         continuation: what a former server of the job has left, and the next one needs; None where there is none.
+
+    is_over: no host is added any more, since the job has ended, perhaps because one could not be used.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Hosts:
         former = None if continuation is None else continuation.state
         self._source = choose_source(spec, console.notice, roster, () if former is None else former.listed)
         self._tasks = BackgroundTasks()
+        self.is_over = False
         self._have_started = asyncio.Event()  # the agents that are started before the rendezvous
         self._serving: asyncio.Future[tuple[Server, AgentConfig]] = asyncio.get_running_loop().create_future()
 
@@ -117,25 +120,31 @@ class Hosts:
                 script cannot be run.
         """
         async with self._tasks:
-            former = self._read_network()
-            if former is None:
-                for host in self._early:
-                    self.want(host)
-            self._server, self._config = await self._serving
-            if former is not None and self._roster is not None:
-                self._restore_roster(self._roster, former)
-            self._tasks.create_task(self._source.run(self._use), name="find hosts")
-            if former is not None:
-                await self._adopt_all(former)
-            await self._plan.open(self._server, former)
-            if former is not None:
-                self._reopen_tunnels(former)
-            while True:
-                await self._changed.wait()
-                self._changed.clear()
-                await self._gather()
-                self._raise_if_impossible()
-                await self._bring_in()
+            try:
+                await self._add_hosts()
+            finally:
+                self.is_over = True
+
+    async def _add_hosts(self) -> None:
+        former = self._read_network()
+        if former is None:
+            for host in self._early:
+                self.want(host)
+        self._server, self._config = await self._serving
+        if former is not None and self._roster is not None:
+            self._restore_roster(self._roster, former)
+        self._tasks.create_task(self._source.run(self._use), name="find hosts")
+        if former is not None:
+            await self._adopt_all(former)
+        await self._plan.open(self._server, former)
+        if former is not None:
+            self._reopen_tunnels(former)
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._gather()
+            self._raise_if_impossible()
+            await self._bring_in()
 
     def serve(self, server: "Server", config: AgentConfig) -> None:
         """The rendezvous has started: add the hosts."""

@@ -133,3 +133,12 @@ from hvdrun.cli.program import main
 sys.executable = sys.argv[1]
 sys.exit(main(sys.argv[2:]))
 """
+
+
+def test_a_detached_job_says_which_host_cannot_be_found(environment: dict[str, str], tmp_path: Path) -> None:
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    words = ("--detach", "-np", "2", "-H", "no-such-host.invalid:2", "true")
+    job = start({**environment, **state}, *words)
+    _, errors = job.communicate(timeout=LIMIT_SECONDS)
+    assert (job.returncode, "the host 'no-such-host.invalid' cannot be found" in errors) == (125, True)
+    assert "bug" not in errors
