@@ -173,7 +173,7 @@ async def test_commands_of_the_configuration_end_with_the_job(home: Path, spec: 
     transports.close()
     with pytest.raises(BadSshConfigError):
         await opening
-    assert not is_alive(int(pid.read_text()))
+    await happen(lambda: not is_alive(int(pid.read_text())), "its end")
 
 
 @in_loop
