@@ -89,10 +89,7 @@ def _keeping_refusal(
     except ends as error:
         if error.report or spec.display.dry_run or not (is_wanted or spec.display.outcome_file):
             raise
-        from hvdrun.accounts.outcome_file import OutcomeFileError  # noqa: PLC0415 - a job that starts has its own
-
-        if not isinstance(error, OutcomeFileError):
-            _write_outcome(spec, name, error, ago_seconds)
+        _write_outcome(spec, name, error, ago_seconds)
         raise
 
 
@@ -106,7 +103,7 @@ def _write_outcome(
 
     tell = partial(print_error, with_time=spec.display.marks_times)
     facts = JobFacts(name, redact_command(spec.workers.command), spec.usable_hosts)
-    path = spec.display.outcome_file
+    path = None if isinstance(error, OutcomeFileError) else spec.display.outcome_file
     try:
         file = OutcomeFile(path, facts, history or History(), read_local_clock, tell, ago_seconds=ago_seconds)
     except OutcomeFileError as failure:

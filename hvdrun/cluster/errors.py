@@ -94,7 +94,6 @@ class UnknownKeywordError(TypeError):
     Remedy: `hvdrun --help all` lists the options: `--min-np` is `min_np`.
     """
 
-    def __init__(self, name: str, nearest: str | None) -> None:
-        remedy = f"did you mean {nearest!r}?" if nearest else "hvdrun --help all lists them."
-        super().__init__(f"there is no keyword {name!r}: {remedy}")
+    def __init__(self, name: str, remedy: str | None = None) -> None:
+        super().__init__(f"there is no keyword {name!r}: {remedy or 'hvdrun --help all lists them.'}")
         self.name = name

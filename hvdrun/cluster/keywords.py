@@ -15,7 +15,7 @@ from hvdrun.errors import HvdrunError, UsageError
 from hvdrun.options.flags import parse
 from hvdrun.options.option import Option
 from hvdrun.options.request import make_job
-from hvdrun.options.table import OPTIONS
+from hvdrun.options.table import BY_FLAG, OPTIONS
 from hvdrun.processes.accelerators import count_accelerators
 from hvdrun.spec.hosts import LOCALHOST, discover_hosts
 from hvdrun.spec.jobspec import JobSpec
@@ -57,8 +57,10 @@ def make_words(keywords: Mapping[str, object], env: Mapping[str, str] | None = N
 
     for name, value in keywords.items():
         if name not in known:
+            if f"--{name.replace('_', '-')}" in BY_FLAG:
+                raise UnknownKeywordError(name, "it is for a command, and not for a function.")
             nearest = get_close_matches(name, [*known, "env"], n=1)
-            raise UnknownKeywordError(name, nearest[0] if nearest else None)
+            raise UnknownKeywordError(name, f"did you mean {nearest[0]!r}?" if nearest else None)
         if value is None or value is False:
             continue
 
@@ -180,11 +182,13 @@ class Request:
         try:
             spec = make_job(typed, command, self.environment, _choose_size)
         except HvdrunError as error:
-            error.args = (_name_keywords(str(error), given),)
+            error.args = (_name_keywords(str(error), [name for name, value in given.items() if value is not None]),)
             raise
         _refuse_useless(spec)
 
-        self._output_folder, self._timeline = spec.display.output_folder, spec.workers.timeline
+        # As it is typed: the job looks for it from the folder in which it begins.
+        self._output_folder = typed.get("output_folder", spec.display.output_folder)
+        self._timeline = spec.workers.timeline
         self.size = spec.workers.size
         self.words = [*([] if "size" in typed else ["-np", str(self.size)]), *words, *command]
         self.is_elastic = spec.is_elastic
@@ -208,7 +212,7 @@ class Request:
         if number == 1:
             return
         if self._output_folder is not None:
-            yield from ("--output-filename", str(self._output_folder / f"job.{number}"))
+            yield from ("--output-filename", str(Path(str(self._output_folder)) / f"job.{number}"))
         if self._timeline is not None and self._timeline.upper() != _DYNAMIC:
             path = Path(self._timeline)
             yield from ("--timeline", str(path.with_name(f"{path.stem}.job.{number}{path.suffix}")))

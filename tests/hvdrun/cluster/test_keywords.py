@@ -54,6 +54,7 @@ def test_all_options_but_those_of_no_use_for_a_function_are_keywords() -> None:
         ("envs", "did you mean 'env'?"),
         ("help", "there is no keyword 'help'"),
         ("dry_run", "there is no keyword 'dry_run'"),
+        ("server_timeout", "there is no keyword 'server_timeout': it is for a command, and not for a function."),
         ("stdin", "there is no keyword 'stdin'"),
     ],
 )
@@ -91,6 +92,7 @@ def test_the_same_option_under_two_names_is_refused() -> None:
         ({"np": 1, "grace": "x"}, "grace takes a time .*, as in grace='.*', not 'x'."),
         ({"np": 1, "hosts": "a", "hostfile": "b"}, "hosts and hostfile both say .*"),
         ({"np": 1, "min_num_proc": 2}, "min_num_proc 2 does not fit np 1: the job starts with np workers, .*"),
+        ({"np": 1, "max_num_proc": None, "max_np": 3}, "max_np means nothing to a job whose .*"),
         ({"np": 1, "elastic_timeout": 3}, "elastic_timeout means nothing .* min_np, .* host_discovery_script."),
     ],
 )
@@ -174,6 +176,7 @@ class EndedChild:
     ("given", "named"),
     [
         ({"output_filename": "/out"}, ["--output-filename", "/out/job.2"]),
+        ({"output_filename": "out"}, ["--output-filename", "out/job.2"]),
         ({"timeline": "t.json"}, ["--timeline", "t.job.2.json"]),
         ({"timeline": "DYNAMIC"}, []),
         ({"log_file": "/log"}, []),
