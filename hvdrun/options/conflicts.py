@@ -3,6 +3,7 @@
 import os
 from collections.abc import Container, Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from hvdrun.errors import UsageError
@@ -19,6 +20,7 @@ from rendezvous.core.model import Recovery, Restarts
 _SSH = ("ssh_port", "ssh_identity_file", "ssh_accept_new")
 _NAMED_HOSTS = ("hosts", "hostfile", "script", *_SSH, "prefix", "rsh", "agent_prefix")
 _JOINING = ("bind", "token_file")
+_WRITTEN, _READ = ("outcome_file", "log_file", "timeline", "write_config"), ("config_file", "hostfile", "token_file")
 ELASTIC = ("max_size", "slots_per_host", *(each.name for each in fields(Recovery)))
 _WAITING = frozenset({"elastic_timeout_seconds", "cooldown_seconds"})  # the only ones for a job that only restarts
 
@@ -30,6 +32,7 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
         UsageError: the options contradict each other.
     """
     _check_level(values)
+    _check_files(values)
     _check_detachment(values)
     _check_restarts(values)
 
@@ -83,6 +86,25 @@ def _check_level(values: Mapping[str, Any]) -> None:
     """
     if values["verbose"] and values["log_level"] is not LogLevel.DEBUG:
         _refuse(values, ("log_level",), "{} contradicts -v, which is --log-level debug: give only one of them.")
+
+
+def _check_files(values: Mapping[str, Any]) -> None:
+    """Refuse one file for two options, of which one writes it; a configuration may be written where it was read.
+
+    Raises:
+        UsageError: there is such a file.
+    """
+    named: dict[str, str] = {}
+    for dest in (*_WRITTEN, *_READ):
+        if values[dest] is None:
+            continue
+        try:
+            path = str(Path(values[dest]).absolute())
+        except FileNotFoundError:  # hvdrun's own folder was removed
+            return
+        former = named.setdefault(path, dest)
+        if former in _WRITTEN and former != dest and {former, dest} != {"write_config", "config_file"}:
+            raise UsageError(f"{_flag(former)} and {_flag(dest)} name the same file, {path!r}: name another one.")
 
 
 def _check_detachment(values: Mapping[str, Any]) -> None:
