@@ -64,11 +64,13 @@ def detach(cluster: Cluster, *options: str) -> str:
 
 def test_workers_on_other_hosts_train_on_when_the_launcher_is_killed(build: BuildCluster) -> None:
     cluster = build(2)
-    detach(cluster, "--lease", "2s", "--server-timeout", "2s")
+    job = detach(cluster, "--lease", "2s", "--server-timeout", "2s")
     workers = {host.name: [process.pid for process in find_workers(host, "train.py")] for host in cluster.lab}
     kill(*(process for process in cluster.lab.launcher.processes() if "--detach" in process.command))
     wait_until(lambda: not any("--detach" in process.command for process in cluster.lab.launcher.processes()))
     assert workers == {host.name: [process.pid for process in find_workers(host, "train.py")] for host in cluster.lab}
+    removed = cluster.start_on(cluster.lab.launcher, ["hvdrun", "rm", job]).wait()
+    assert (removed.returncode, "may still run on host1, host2: go on with them" in removed.stderr) == (1, True)
     cluster.write("go", "")
     wait_until(
         lambda: all((cluster.directory / f"end.{rank}").exists() for rank in range(2)), "both to train to their end"
