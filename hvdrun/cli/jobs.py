@@ -108,7 +108,8 @@ def _stop_job(given: Mapping[str, RawValues], say: Say) -> Page:
     if not job.pid:
         raise OtherContainerError(job.name)
     launcher = processes.look(job.pid)
-    if launcher is None or _find_launcher(job) != job.pid:  # it has ended meanwhile, and another one may have its pid
+    now = find_launcher(job.name) if job.folder is None else job.folder.find_launcher()
+    if launcher is None or now != job.pid:  # it has ended meanwhile, and another one may have its pid
         return "", 0
     for number in (signal.SIGTERM, signal.SIGCONT):  # perhaps Ctrl-Z has stopped it
         processes.kill(launcher, number)
