@@ -191,7 +191,8 @@ def _tell_lost_files(before: State, state: State) -> Effects:
     (host,) = before.round_hosts
     what = f"any snapshots of {host} are lost"
     if host in before.hosts and host in state.round_hosts:
-        what = f"any files in HVD_SNAPSHOT_DIR of {host} are gone, since the job has other hosts now"
+        why = "" if state.round_hosts == before.round_hosts else ", since the job has other hosts now"
+        what = f"any files in HVD_SNAPSHOT_DIR of {host} are gone{why}"
     return (Log(f"{what}: the script starts from its own checkpoint", Level.WARNING, host),)
 
 
