@@ -180,6 +180,8 @@ def show_snapshots() -> Iterator[str]:
     yield snapshot._CHANGED.format("scheduler")
     yield snapshot._UNBEGUN
     yield snapshot._SECOND
+    choice = importlib.import_module("worker_runtime.snapshots.choice")
+    yield choice._OTHER_MODELS.format(0, 1)
     for place in ("the memory of this host", "memory.max of the control group"):
         yield snapshot._SHORTAGE.format("2 GiB", f"{place} leaves 1 GiB")
     yield catch(lambda: importlib.import_module("worker_runtime.snapshots.process_group").find_group(2))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from worker_runtime.snapshots.memory import Key, Record
+from worker_runtime.snapshots.trained import are_different
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +77,17 @@ def find_difference(summaries: Sequence[Summary], choice: Choice) -> str | None:
     if len(layouts) > 1:
         one, other, *_ = sorted(layouts.values())
         return f"the states of rank {one} and rank {other} have other names or shapes; all ranks must have the same"
+    return _find_other_model(summaries, choice)
+
+
+def _find_other_model(summaries: Sequence[Summary], choice: Choice) -> str | None:
+    """The ranks whose optimizers had different parameters, as stages of a pipeline have."""
+    records = [record for each in summaries for record in each.random if record.key == choice.key]
+    measured = sorted((record for record in records if record.layout), key=lambda record: record.rank)
+    for record in measured:
+        if are_different(measured[0].layout, record.layout):
+            ranks = f"rank {measured[0].rank} and rank {record.rank}"
+            return (
+                f"{ranks} train different parameters, and a Snapshot has those of one rank; write checkpoints instead"
+            )
     return None

@@ -43,7 +43,7 @@ class Record:
     """What a header says.
 
     origin: the save that this round has restored.
-    layout: a hash of the names, dtypes and shapes; of random states b"".
+    layout: a hash of the names, dtypes and shapes; of random states a measure of what the rank trains (see `trained`).
     description_bytes, data_bytes: how long the two parts of the record are.
     rank, size: of the worker that has written it.
     """
@@ -122,7 +122,7 @@ class SnapshotMemory:
             return None
         return description, mapping
 
-    def write_random(self, key: Key, origin: Key, rank: int, size: int, data: bytes) -> None:
+    def write_random(self, key: Key, origin: Key, rank: int, size: int, data: bytes, *, measure: bytes = b"") -> None:
         """Keep random states, in place of the oldest; those that are too large are not kept."""
         if len(data) > _RANDOM_BYTES:
             return
@@ -131,7 +131,7 @@ class SnapshotMemory:
         self._invalidate(index)
         self._first[start : start + len(data)] = data
         checksum = zlib.crc32(data)
-        self._complete(index, Record(key, origin, rank, size, description_bytes=len(data), checksum=checksum))
+        self._complete(index, Record(key, origin, rank, size, measure, len(data), checksum=checksum))
 
     def write_state(self, half: int, record: Record, description: bytes, copy: Callable[[mmap.mmap], None]) -> None:
         """Keep a state in a half, into which `copy` writes the data.

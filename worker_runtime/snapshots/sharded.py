@@ -14,6 +14,7 @@ _SHARDED = {
     "FullyShardedDataParallel": "torch.distributed",
     "FSDPModule": "torch.distributed",
     "ZeroRedundancyOptimizer": "torch.distributed",
+    "PostLocalSGDOptimizer": "torch.distributed",  # between two averages each rank has another model
     "DeepSpeedEngine": "deepspeed",
     "DeepSpeedOptimizer": "deepspeed",
     "DeepSpeedZeroOptimizer": "deepspeed",
@@ -26,8 +27,9 @@ def find_sharded(value: Any) -> str | None:
         package = _SHARDED.get(kind.__name__)
         if package is not None and kind.__module__.startswith(package):
             return kind.__name__
-    # FSDP marks its flat parameters by an attribute.
-    return "FlatParameter" if getattr(value, "_is_flat_param", False) is True else None
+    # FSDP marks its flat parameters by an attribute, and those of a module that it has flattened by another one.
+    is_flat = any(getattr(value, name, False) is True for name in ("_is_flat_param", "_fsdp_flattened"))
+    return "FlatParameter" if is_flat else None
 
 
 def find_any_sharded(value: Any) -> str | None:

@@ -29,6 +29,7 @@ from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, Snapsh
 from worker_runtime.snapshots.process_group import find_group
 from worker_runtime.snapshots.random_states import pack_random_states, restore_packed
 from worker_runtime.snapshots.sharded import find_any_sharded
+from worker_runtime.snapshots.trained import measure
 from worker_runtime.torch.functions import keep_dtypes
 
 _RESERVED = frozenset({"restore", "save"})
@@ -103,6 +104,7 @@ class Snapshot:
         self._round = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self._has_begun = False  # by a call of restore()
         self._number = 0  # of calls of save(), those before a restore included
+        self._measure = b""  # at the first save after a restore
         self._pid = os.getpid()
         self._memory = _open_memory(self, self._rank)
         # A rank without memory, on a host that has no more files, say, continues from that of the others.
@@ -168,7 +170,7 @@ class Snapshot:
         known = {rank: taken for each in group.gather(mine) for rank, taken in each.items()}
         if self._rank in known:
             restore_packed(known[self._rank])
-        self._origin = self._newest = choice.key
+        self._origin, self._newest, self._measure = choice.key, choice.key, b""
         self._number = choice.key.number
         if self._rank == 0:
             _tell(_describe(choice))
@@ -192,7 +194,10 @@ class Snapshot:
             self._pace.keep()
         key = Key(self._round, self._number)
         with _without_collections():
-            self._memory.write_random(key, self._origin, self._rank, self._size, pack_random_states())
+            self._measure = self._measure or measure(self._values.values())
+            self._memory.write_random(
+                key, self._origin, self._rank, self._size, pack_random_states(), measure=self._measure
+            )
             if self._keeps_state:
                 self._save_state(self._memory, key)
 

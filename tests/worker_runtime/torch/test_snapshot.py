@@ -2,7 +2,6 @@
 
 import os
 import random
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_runtime.errors import SnapshotError
@@ -213,47 +211,6 @@ def test_another_set_of_names_or_shapes_is_refused(other: dict[str, Any], senten
     begin_next_round()
     with pytest.raises(SnapshotError, match=sentence):
         Snapshot(**other).restore()
-
-
-def make_zero(model: torch.nn.Module) -> torch.optim.Optimizer:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.script, when torch imports it
-        from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: PLC0415 - under the filter
-
-    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=1)
-
-
-@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda model: {"model": fully_shard(model)}, "FSDPModule"),
-        (lambda model: {"model": FullyShardedDataParallel(model, device_id=torch.device("cpu"))}, "FullyShardedData"),
-        (lambda model: {"optimizer": make_zero(model)}, "ZeroRedund"),
-        (lambda model: {"optimizer": torch.optim.SGD(fully_shard(model).parameters())}, "DTensor"),
-        (lambda model: {"weight": next(fully_shard(model).parameters())}, "DTensor"),
-    ],
-    ids=["fully_shard", "FSDP", "ZeRO", "an optimizer of fully_shard", "a DTensor"],
-)
-def test_objects_that_lie_on_several_ranks_are_refused_by_name(make: Any, name: str) -> None:
-    given = make(torch.nn.Linear(2, 2))
-    with pytest.raises(
-        SnapshotError, match=f"{next(iter(given))} cannot be in a Snapshot: {name}.* lies on several ranks"
-    ):
-        Snapshot(**given)
-
-
-class DeepSpeedEngine(torch.nn.Module):
-    """As the class of that name."""
-
-
-DeepSpeedEngine.__module__ = "deepspeed.runtime.engine"
-
-
-def test_an_engine_of_deepspeed_is_refused_by_name() -> None:
-    with pytest.raises(SnapshotError, match="model cannot be in a Snapshot: DeepSpeedEngine lies on several ranks"):
-        Snapshot(model=DeepSpeedEngine())
 
 
 def test_a_job_without_restarts_keeps_nothing_and_says_so_once(

@@ -1,0 +1,73 @@
+"""Ranks that train different models do not continue from one snapshot."""
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from worker_runtime.errors import SnapshotError
+from worker_runtime.snapshots.choice import Summary
+from worker_runtime.snapshots.process_group import Alone
+from worker_runtime.snapshots.trained import are_different, measure
+from worker_runtime.torch import Snapshot
+
+
+@pytest.fixture(autouse=True)
+def _slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The memory of this process's slot, in the first round."""
+    descriptor = os.memfd_create("hvdrun-snapshot")
+    monkeypatch.setenv("HVD_SNAPSHOT_FD", str(descriptor))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    yield
+    os.close(descriptor)
+
+
+def make(seed: int) -> torch.optim.Optimizer:
+    torch.manual_seed(seed)
+    return torch.optim.SGD(torch.nn.Linear(30, 30).parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_next_round_refuses_a_snapshot_of_ranks_with_other_parameters(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    kept: Any = Snapshot(optimizer=make(1), step=0)
+    kept.restore()
+    kept.step = 1
+    kept.save()
+    del kept
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+
+    def add_a_rank(_: Alone, own: object) -> list[object]:
+        """Another rank, which saved at the same time."""
+        if not isinstance(own, Summary):
+            return [own]
+        random = [replace(record, rank=1, layout=measure([make(seed)])) for record in own.random]
+        return [own, replace(own, states=(), random=tuple(random))]
+
+    monkeypatch.setattr(Alone, "gather", add_a_rank)
+    following: Any = Snapshot(optimizer=make(1), step=0)
+    if seed == 1:
+        assert following.restore()
+        assert following.step == 1
+    else:
+        with pytest.raises(SnapshotError, match="rank 0 and rank 1 train different parameters"):
+            following.restore()
+
+
+def test_the_last_bits_do_not_make_models_different() -> None:
+    optimizer = make(1)
+    before = measure([optimizer, "text"])
+    with torch.no_grad():
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.mul_(1 + 1e-6)
+    assert not are_different(before, measure([optimizer]))
+    assert are_different(before, measure([make(2)]))
+    assert not are_different(before, measure([torch.nn.Linear(2, 2)]))
+    with torch.no_grad():
+        optimizer.param_groups[0]["params"][0].fill_(math.nan)
+    assert not are_different(before, measure([optimizer]))

@@ -1,0 +1,78 @@
+"""`Snapshot` refuses what lies on several ranks."""
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+from worker_runtime.errors import SnapshotError
+from worker_runtime.torch import Snapshot
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A process group of one rank."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def import_optimizers() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.script, when torch imports it
+        return importlib.import_module("torch.distributed.optim")
+
+
+def make_zero(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return import_optimizers().ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=1)
+
+
+def make_local(model: torch.nn.Module) -> torch.optim.Optimizer:
+    averager = PeriodicModelAverager(period=4)
+    return import_optimizers().PostLocalSGDOptimizer(torch.optim.SGD(model.parameters()), averager)
+
+
+def shard(model: torch.nn.Module) -> torch.nn.Module:
+    return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda model: {"model": fully_shard(model)}, "FSDPModule"),
+        (lambda model: {"model": shard(model)}, "FullyShardedData"),
+        (lambda model: {"optimizer": make_zero(model)}, "ZeroRedund"),
+        (lambda model: {"optimizer": torch.optim.SGD(fully_shard(model).parameters())}, "DTensor"),
+        (lambda model: {"weight": next(fully_shard(model).parameters())}, "DTensor"),
+        (lambda model: {"optimizer": torch.optim.SGD(shard(model).parameters())}, "FlatParameter"),
+        (lambda model: {"optimizer": make_local(model)}, "PostLocalSGD"),
+    ],
+    ids=["fully_shard", "FSDP", "ZeRO", "fully_shard's optimizer", "a DTensor", "FSDP's optimizer", "local SGD"],
+)
+def test_objects_that_lie_on_several_ranks_are_refused_by_name(make: Any, name: str) -> None:
+    given = make(torch.nn.Linear(2, 2))
+    with pytest.raises(
+        SnapshotError, match=f"{next(iter(given))} cannot be in a Snapshot: {name}.* lies on several ranks"
+    ):
+        Snapshot(**given)
+
+
+class DeepSpeedEngine(torch.nn.Module):
+    """As the class of that name."""
+
+
+DeepSpeedEngine.__module__ = "deepspeed.runtime.engine"
+
+
+def test_an_engine_of_deepspeed_is_refused_by_name() -> None:
+    with pytest.raises(SnapshotError, match="model cannot be in a Snapshot: DeepSpeedEngine lies on several ranks"):
+        Snapshot(model=DeepSpeedEngine())
