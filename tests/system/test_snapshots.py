@@ -35,7 +35,8 @@ with torch.no_grad():
 ddp = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-snapshot = Snapshot(model=ddp, optimizer=optimizer, schedule=schedule, step=0, **options)
+noise = torch.Generator().manual_seed(rank)
+snapshot = Snapshot(model=ddp, optimizer=optimizer, schedule=schedule, noise=noise, step=0, **options)
 snapshot.restore()
 print("round", round_number, "of", size, "from step", snapshot.step, flush=True)
 
@@ -49,7 +50,7 @@ while snapshot.step < STEPS:
         threading.Thread(target=end, args=(victims[str(rank)],), daemon=True).start()
     optimizer.zero_grad()
     factor = random.random() + numpy.random.rand()
-    ddp(torch.randn(4, 8) * factor).square().sum().backward()
+    ddp((torch.randn(4, 8) + torch.randn(4, 8, generator=snapshot.noise)) * factor).square().sum().backward()
     optimizer.step()
     schedule.step()
     snapshot.step += 1

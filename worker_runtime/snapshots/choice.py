@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from worker_runtime.snapshots.memory import Key, Record
 from worker_runtime.snapshots.trained import are_different
 
+_OTHER_MODELS = (
+    "rank {} and rank {} train different parameters, and a Snapshot has those of one rank; write checkpoints instead"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -62,6 +66,17 @@ def choose(summaries: Sequence[Summary]) -> Choice | None:
     return Choice(key, source, lost)
 
 
+def describe_choice(choice: Choice) -> str:
+    """What the user reads of a restore."""
+    text = f"continuing from the snapshot of save {choice.key.number}, which rank {choice.source} has"
+    if choice.lost is None:
+        return f"{text}; random numbers begin anew, since the number of workers has changed"
+    if choice.lost:
+        ranks = ", ".join(map(str, choice.lost))
+        return f"{text}; the random states of rank {ranks} are lost, whose random numbers begin anew"
+    return text
+
+
 def find_difference(summaries: Sequence[Summary], choice: Choice) -> str | None:
     """Why the ranks cannot continue from one state; None where they can."""
     names = {summary.names: rank for rank, summary in reversed([*enumerate(summaries)])}
@@ -86,8 +101,5 @@ def _find_other_model(summaries: Sequence[Summary], choice: Choice) -> str | Non
     measured = sorted((record for record in records if record.layout), key=lambda record: record.rank)
     for record in measured:
         if are_different(measured[0].layout, record.layout):
-            ranks = f"rank {measured[0].rank} and rank {record.rank}"
-            return (
-                f"{ranks} train different parameters, and a Snapshot has those of one rank; write checkpoints instead"
-            )
+            return _OTHER_MODELS.format(measured[0].rank, record.rank)
     return None

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 HALVES = 2
 RING = 4
 _HEADER_BYTES = 256
-_RANDOM_BYTES = 32 * 1024
+_RANDOM_BYTES = 64 * 1024  # each torch.Generator of a program takes 5,500
 _RANDOM_AT = 4096
 _FIRST_PAGES = _RANDOM_AT + RING * _RANDOM_BYTES
 _STATE_AT = 1 << 40  # of the first half; the file is sparse, so each half grows without moving the other

@@ -4,7 +4,10 @@ To pickle a tensor, an array or hundreds of numbers takes longer than all else o
 """
 
 import pickle
+import random
 from array import array
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -13,9 +16,10 @@ from worker_runtime.checkpoints.all_ranks import restore_random_states, take_ran
 _TENSORS = ("torch", "cuda")
 
 
-def pack_random_states() -> bytes:
-    """The present states of Python, NumPy and torch."""
+def pack_random_states(generators: Mapping[str, Any] | None = None) -> bytes:
+    """The present states of Python, NumPy and torch, and these generators of the program."""
     taken = take_random_states()
+    taken["generators"] = {name: pickle.dumps(each) for name, each in (generators or {}).items()}
     for name in _TENSORS:
         if name in taken:
             taken[name] = taken[name].numpy().tobytes()
@@ -39,3 +43,39 @@ def restore_packed(data: bytes) -> None:
         kind, keys, *more = taken["numpy"]
         taken["numpy"] = kind, list(array("I", keys)), *more
     restore_random_states(taken)
+
+
+def find_generators(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those values that are generators of random numbers."""
+    return {name: value for name, value in values.items() if _is_generator(value)}
+
+
+def choose_generators(fresh: Mapping[str, Any], known: Mapping[int, bytes], rank: int | None) -> dict[str, Any]:
+    """The generators in which ranks differ, as this rank had them.
+
+    Args:
+        fresh: the generators that this program has made anew; they stay where those of this rank are lost.
+        known: what `pack_random_states` has made on each rank.
+        rank: this one; None where the ranks are others.
+    """
+    taken = {each: pickle.loads(data)["generators"] for each, data in known.items()}  # noqa: S301 - see above
+    own = {} if rank is None else taken.get(rank, {})
+    return {
+        name: pickle.loads(own[name]) if name in own else generator  # noqa: S301 - see above
+        for name, generator in fresh.items()
+        if len({_draw(each[name]) for each in taken.values() if name in each}) > 1
+    }
+
+
+def _draw(generator: bytes) -> float:
+    """A number that tells generators apart; the bytes of equal ones may differ in those that nobody sets."""
+    made = pickle.loads(generator)  # noqa: S301 - see above
+    if isinstance(made, torch.Generator):
+        return torch.rand((), dtype=torch.float64, generator=made, device=made.device).item()
+    return float(made.random())
+
+
+def _is_generator(value: Any) -> bool:
+    if isinstance(value, torch.Generator | random.Random):
+        return True
+    return type(value).__module__.startswith("numpy.random") and hasattr(value, "_bit_generator")

@@ -20,14 +20,19 @@ from worker_runtime.elastic.handlers import Stateful
 from worker_runtime.elastic.parts import list_parts
 from worker_runtime.errors import SnapshotError
 from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY, read_may_restart
-from worker_runtime.snapshots.choice import Choice, Summary, choose, find_difference
+from worker_runtime.snapshots.choice import Summary, choose, describe_choice, find_difference
 from worker_runtime.snapshots.contents import Packer, Row, ShardedStateError, find_unpicklable, unpack
 from worker_runtime.snapshots.copies import Pace, clone, note_streams
 from worker_runtime.snapshots.free_memory import describe, find_shortage
 from worker_runtime.snapshots.known_states import KnownStates
 from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, SnapshotMemory
 from worker_runtime.snapshots.process_group import find_group
-from worker_runtime.snapshots.random_states import pack_random_states, restore_packed
+from worker_runtime.snapshots.random_states import (
+    choose_generators,
+    find_generators,
+    pack_random_states,
+    restore_packed,
+)
 from worker_runtime.snapshots.sharded import find_any_sharded
 from worker_runtime.snapshots.trained import measure
 from worker_runtime.torch.functions import keep_dtypes
@@ -165,15 +170,18 @@ class Snapshot:
             raise SnapshotError(f"the snapshots do not fit together: {difference}")
 
         half = next((half for half, record in own.items() if record.key == choice.key), None)
+        fresh = find_generators(self._values)
         self._load(*group.share(choice.source, lambda: self._read(half, own)))
-        mine = {record.rank: taken for record, taken in random if (record.key, record.size) == (choice.key, self._size)}
+        mine = {record.rank: taken for record, taken in random if record.key == choice.key}
         known = {rank: taken for each in group.gather(mine) for rank, taken in each.items()}
-        if self._rank in known:
-            restore_packed(known[self._rank])
+        as_rank = self._rank if choice.lost is not None else None
+        if as_rank in known:
+            restore_packed(known[as_rank])
+        self._values |= choose_generators(fresh, known, as_rank)
         self._origin, self._newest, self._measure = choice.key, choice.key, b""
         self._number = choice.key.number
         if self._rank == 0:
-            _tell(_describe(choice))
+            _tell(describe_choice(choice))
         return True
 
     def save(self) -> None:
@@ -195,9 +203,8 @@ class Snapshot:
         key = Key(self._round, self._number)
         with _without_collections():
             self._measure = self._measure or measure(self._values.values())
-            self._memory.write_random(
-                key, self._origin, self._rank, self._size, pack_random_states(), measure=self._measure
-            )
+            random = pack_random_states(find_generators(self._values))
+            self._memory.write_random(key, self._origin, self._rank, self._size, random, measure=self._measure)
             if self._keeps_state:
                 self._save_state(self._memory, key)
 
@@ -383,17 +390,6 @@ def _refuse_hidden(name: str, value: Any) -> None:
             raise SnapshotError(_HIDDEN.format(name, type(parent).__name__, type(part).__name__))
         if isinstance(part, torch.Tensor) and part.is_leaf and part.requires_grad:
             raise SnapshotError(_TRAINED.format(name))
-
-
-def _describe(choice: Choice) -> str:
-    """The sentence about a restore."""
-    text = f"continuing from the snapshot of save {choice.key.number}, which rank {choice.source} has"
-    if choice.lost is None:
-        return f"{text}; random numbers begin anew, since the number of workers has changed"
-    if choice.lost:
-        ranks = ", ".join(map(str, choice.lost))
-        return f"{text}; the random states of rank {ranks} are lost, whose random numbers begin anew"
-    return text
 
 
 def _tell(sentence: str) -> None:
