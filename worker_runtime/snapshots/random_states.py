@@ -46,7 +46,7 @@ def restore_packed(data: bytes) -> None:
 
 
 def find_generators(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those values that are generators of random numbers."""
+    """The values that are generators of random numbers."""
     return {name: value for name, value in values.items() if _is_generator(value)}
 
 
