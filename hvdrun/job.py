@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdrun.accounts.history import History
 from hvdrun.accounts.outcome_file import JobFacts, OutcomeFile
-from hvdrun.accounts.page import describe_goodput, render_table
+from hvdrun.accounts.page import describe_goodput, describe_unseen, render_table
 from hvdrun.console import Console
 from hvdrun.console.files import OutputFiles
 from hvdrun.console.job_reporter import JobReporter
@@ -338,6 +338,7 @@ class Job:
             self._console.verbose(line)
         if self._dispatcher is None and bug is None:
             self._tell_goodput()
+            self._tell_unseen(end.outcome)
             self._reporter.explain(end)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
@@ -348,6 +349,12 @@ class Job:
     def _tell_goodput(self) -> None:
         if (goodput := describe_goodput(self._history, self._clock())) is not None:
             self._console.notice(goodput)
+
+    def _tell_unseen(self, outcome: Outcome) -> None:
+        """A program that fails early has not come to its hvd.init()."""
+        is_plain = not self._server.state.published and (not outcome.exit_code or outcome.is_interrupt)
+        if is_plain and (line := describe_unseen(self._spec)) is not None:
+            self._console.notice(line, Level.WARNING)
 
     def _open_stdin(self, host: str) -> StdinReader:
         """Read standard input for the worker on this host that gets it."""

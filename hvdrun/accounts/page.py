@@ -14,6 +14,7 @@ from hvdrun.accounts.report import (
     split,
 )
 from hvdrun.console.page import describe_seconds
+from hvdrun.spec.jobspec import JobSpec
 from rendezvous.wire.accounts import Account
 
 LEAST_SECONDS = 60.0  # a shorter job prints no goodput
@@ -23,6 +24,10 @@ _WIDTH = 9
 _LEAST_SHOWN = 0.05  # seconds, of all workers
 _SHORT = {"communication": "comm.", "checkpoint": "ckpt"}
 _TOTAL = "total"
+_UNSEEN = (
+    "no worker called hvd.init(), so {} had no effect: DDP, FSDP and the like do not go through hvd; "
+    "hvdrun stacks and torch.profiler work with them"
+)
 
 
 def describe_goodput(history: History, seconds: float) -> str | None:
@@ -37,6 +42,22 @@ def describe_goodput(history: History, seconds: float) -> str | None:
     stragglers = find_stragglers(measured, history.find_host)
     parts = [f"goodput {goodput * 100:.1f} %", *map(_describe_straggler, stragglers[:_MOST_NAMED])]
     return "; ".join(parts)
+
+
+def describe_unseen(spec: JobSpec) -> str | None:
+    """The line at the end of a job of plain programs about the options that watch what goes through hvd."""
+    workers = spec.workers
+    given = {
+        "--check-nan": workers.check_nan,
+        "--nan-is-error": workers.nan_is_error,
+        "--check-replicas": workers.check_replicas,
+        "--timeline": workers.timeline,
+        "--hang-timeout": spec.limits.hang_timeout_seconds,
+    }
+    names = [name for name, value in given.items() if value]
+    if not names:
+        return None
+    return _UNSEEN.format(" and ".join(filter(None, (", ".join(names[:-1]), names[-1]))))
 
 
 def _describe_straggler(each: Straggler) -> str:

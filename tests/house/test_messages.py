@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from hvdrun.accounts.page import _UNSEEN
 from hvdrun.cluster.errors import JobEndedError
 from hvdrun.cluster.pickling import read_error
 from hvdrun.console.page import ALONE, Page, render_page
@@ -88,6 +89,7 @@ def show_ends() -> Iterator[str]:
         yield render_page(Page(reason, culprit, rank=1, seconds=3.0)).removeprefix("hvdrun: ")
     yield f"{describe_pause(5.0)}{blame_host('server1', 'it was stopped').reason}"
     yield describe_loss(_WORKER, 1, -9, None)
+    yield _UNSEEN.format("--check-nan")
     yield run_short(1, 2, 30.0, None).reason
     yield str(JobEndedError(blame_worker(_WORKER, 1, -9).reason, last_lines=("Killed",)))
     _, effects = record_in_draining(begin(Policy(2, 2)), blame_worker(_WORKER, 1, 3), Joined(_WORKER))

@@ -1,13 +1,16 @@
 """The line at the end of a job, and the table of -v."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hvdrun.accounts.history import History
-from hvdrun.accounts.page import LEAST_SECONDS, MOST_ROWS, describe_goodput, render_table
+from hvdrun.accounts.page import LEAST_SECONDS, MOST_ROWS, describe_goodput, describe_unseen, render_table
+from rendezvous.core.model import Host
 from rendezvous.wire.accounts import Account, WaitedFor
 from tests.hvdrun.accounts.accounts import build_history, make_worker, train
+from tests.hvdrun.specs import build_spec, with_fields
 
 
 def build_slow_job() -> History:
@@ -50,6 +53,17 @@ def test_a_short_job_has_no_line() -> None:
 @pytest.mark.parametrize("accounts", [(), (Account(make_worker(0), total_seconds=100.0),)])
 def test_a_job_of_plain_programs_has_no_line(accounts: tuple[Account, ...]) -> None:
     assert describe_goodput(build_history(*accounts), 1000.0) is None
+
+
+def test_options_that_a_plain_program_does_not_use_are_named() -> None:
+    spec = build_spec(("python",), 1, (Host("localhost", 1),), Path("/"))
+    assert describe_unseen(spec) is None
+    one = describe_unseen(with_fields(spec, check_nan=True, check_replicas=0))
+    assert one is not None
+    assert one.startswith("no worker called hvd.init(), so --check-nan had no effect: DDP, FSDP")
+    two = describe_unseen(with_fields(spec, check_replicas=2, timeline="t.json", hang_timeout_seconds=5.0))
+    assert two is not None
+    assert "so --check-replicas, --timeline and --hang-timeout had no effect" in two
 
 
 def test_a_healthy_job_has_only_its_goodput() -> None:
