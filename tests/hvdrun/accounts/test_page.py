@@ -56,7 +56,7 @@ def test_a_job_of_plain_programs_has_no_line(accounts: tuple[Account, ...]) -> N
 
 
 def test_options_that_a_plain_program_does_not_use_are_named() -> None:
-    spec = build_spec(("python",), 1, (Host("localhost", 1),), Path("/"))
+    spec = build_spec(("python", "train.py"), 1, (Host("localhost", 1),), Path("/"))
     assert describe_unseen(spec) is None
     one = describe_unseen(with_fields(spec, check_nan=True, check_replicas=0))
     assert one is not None
