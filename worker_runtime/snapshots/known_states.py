@@ -132,8 +132,10 @@ def _trace_module(root: Module) -> _Source | None:
 
 def _trace_optimizer(optimizer: Optimizer) -> _Source | None:
     """The source of the state dict of this optimizer; None where its class or hooks add to it."""
+    if _has_own(optimizer, Optimizer, "state_dict"):  # one around another, as accelerate makes, has nothing else
+        return None
     hooks = [vars(optimizer)[name] for name in _OPTIMIZER_HOOKS]
-    if _has_own(optimizer, Optimizer, "state_dict") or any(hooks):
+    if any(hooks):
         return None
     states, groups = optimizer.state, optimizer.param_groups
 
