@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _FORM = struct.Struct("<2d")
 _TOLERANCE = 1e-3  # of the norm; models that begin with other random numbers differ by about the norm
 
@@ -17,7 +19,7 @@ _TOLERANCE = 1e-3  # of the norm; models that begin with other random numbers di
 def measure(values: Iterable[Any]) -> bytes:
     """The numbers of the parameters of the optimizers among these values; b"" where there are none."""
     groups = [group for value in values if isinstance(value, torch.optim.Optimizer) for group in value.param_groups]
-    parameters = [each.detach() for group in groups for each in group["params"] if each.is_floating_point()]
+    parameters = [each.detach() for group in groups for each in group["params"] if _is_usual(each)]
     if not parameters:
         return b""
     sums = [each.sum(dtype=torch.float64).item() for each in parameters]
@@ -32,3 +34,9 @@ def are_different(one: bytes, other: bytes) -> bool:
     mine, theirs = (_FORM.unpack(each.ljust(_FORM.size, b"\0")) for each in (one, other))
     limit = _TOLERANCE * max(mine[1], theirs[1])
     return any(abs(a - b) > limit for a, b in zip(mine, theirs, strict=True))
+
+
+def _is_usual(value: torch.Tensor) -> bool:
+    """Whether torch can sum it: not where it is of a class of its own, of 8 bits, or without data."""
+    is_plain = type(value) in _TYPES and value.layout is torch.strided
+    return is_plain and value.dtype in _DTYPES and not value.is_meta

@@ -68,6 +68,9 @@ def test_the_last_bits_do_not_make_models_different() -> None:
     assert not are_different(before, measure([optimizer]))
     assert are_different(before, measure([make(2)]))
     assert not are_different(before, measure([torch.nn.Linear(2, 2)]))
+    odd = torch.nn.Parameter(torch.zeros(2, dtype=torch.float8_e4m3fn), requires_grad=False)
+    optimizer.add_param_group({"params": [odd, torch.nn.Parameter(torch.zeros(2, device="meta"))]})
+    assert not are_different(before, measure([optimizer]))
     with torch.no_grad():
         optimizer.param_groups[0]["params"][0].fill_(math.nan)
     assert not are_different(before, measure([optimizer]))
