@@ -76,6 +76,6 @@ def _draw(generator: bytes) -> float:
 
 
 def _is_generator(value: Any) -> bool:
-    if isinstance(value, torch.Generator | random.Random):
+    if isinstance(value, torch.Generator | random.Random) and not isinstance(value, random.SystemRandom):
         return True
     return type(value).__module__.startswith("numpy.random") and hasattr(value, "_bit_generator")
