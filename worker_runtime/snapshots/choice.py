@@ -97,7 +97,11 @@ def find_difference(summaries: Sequence[Summary], choice: Choice) -> str | None:
 
 def _find_other_model(summaries: Sequence[Summary], choice: Choice) -> str | None:
     """The ranks whose optimizers had different parameters, as stages of a pipeline have."""
-    records = [record for each in summaries for record in each.random if record.key == choice.key]
+    # A measure is of the first save after a restore, so that ranks which have gone on alone are compared as well.
+    begins = {
+        (each.key.round, each.origin) for summary in summaries for each in summary.states if each.key == choice.key
+    }
+    records = [each for summary in summaries for each in summary.random if (each.key.round, each.origin) in begins]
     measured = sorted((record for record in records if record.layout), key=lambda record: record.rank)
     for record in measured:
         if are_different(measured[0].layout, record.layout):

@@ -11,6 +11,7 @@ import torch
 
 from worker_runtime.errors import SnapshotError
 from worker_runtime.snapshots.choice import Summary
+from worker_runtime.snapshots.memory import Key
 from worker_runtime.snapshots.process_group import Alone
 from worker_runtime.snapshots.trained import are_different, measure
 from worker_runtime.torch import Snapshot
@@ -37,23 +38,24 @@ def test_the_next_round_refuses_a_snapshot_of_ranks_with_other_parameters(
 ) -> None:
     kept: Any = Snapshot(optimizer=make(1), step=0)
     kept.restore()
-    kept.step = 1
-    kept.save()
+    for kept.step in range(1, 7):
+        kept.save()
     del kept
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
 
     def add_a_rank(_: Alone, own: object) -> list[object]:
-        """Another rank, which saved at the same time."""
+        """Another rank, which had gone on alone."""
         if not isinstance(own, Summary):
             return [own]
-        random = [replace(record, rank=1, layout=measure([make(seed)])) for record in own.random]
+        later = [replace(record, key=Key(0, record.key.number + 9)) for record in own.random]
+        random = [replace(record, rank=1, layout=measure([make(seed)])) for record in later]
         return [own, replace(own, states=(), random=tuple(random))]
 
     monkeypatch.setattr(Alone, "gather", add_a_rank)
     following: Any = Snapshot(optimizer=make(1), step=0)
     if seed == 1:
         assert following.restore()
-        assert following.step == 1
+        assert following.step == 6
     else:
         with pytest.raises(SnapshotError, match="rank 0 and rank 1 train different parameters"):
             following.restore()
