@@ -45,12 +45,14 @@ def describe_goodput(history: History, seconds: float) -> str | None:
 
 
 def describe_unseen(spec: JobSpec) -> str | None:
-    """The line at the end of a job of plain programs about the options that watch what goes through hvd."""
+    """The line at the end of a job of plain programs about the options that watch what goes through hvd.
+
+    Not about those that the environment may give to all jobs of a machine.
+    """
     workers = spec.workers
     given = {
         "--check-nan": workers.check_nan,
         "--nan-is-error": workers.nan_is_error,
-        "--check-replicas": workers.check_replicas,
         "--timeline": workers.timeline,
         "--hang-timeout": spec.limits.hang_timeout_seconds,
     }

@@ -118,11 +118,14 @@ def _trace_module(root: Module) -> _Source | None:
     modules = list(root.modules())
     if any(_has_own(each, Module, name) for each in modules for name in _OWN_STATE):
         return None
-    containers = [vars(each)[name] for each in modules for name in _CONTAINERS]
-    hooks = [vars(each)[name] for each in modules for name in _HOOKS]
-    transient = [vars(each)["_non_persistent_buffers_set"] for each in modules]
-    if any(hooks) or not all(isinstance(each, dict) for each in containers):  # in TorchScript they are no dicts
+    owned = [vars(each) for each in modules]
+    if not all(isinstance(each.get(name), dict) for each in owned for name in _CONTAINERS):
+        return None  # in TorchScript they are no dicts, or absent
+    containers = [each[name] for each in owned for name in _CONTAINERS]
+    hooks = [each[name] for each in owned for name in _HOOKS]
+    if any(hooks):
         return None
+    transient = [each["_non_persistent_buffers_set"] for each in owned]
 
     def trace() -> Trace:
         return [_list_ids(containers), [*chain.from_iterable(containers)], [*map(len, hooks), *map(len, transient)]]

@@ -58,12 +58,12 @@ def test_a_job_of_plain_programs_has_no_line(accounts: tuple[Account, ...]) -> N
 def test_options_that_a_plain_program_does_not_use_are_named() -> None:
     spec = build_spec(("python", "train.py"), 1, (Host("localhost", 1),), Path("/"))
     assert describe_unseen(spec) is None
-    one = describe_unseen(with_fields(spec, check_nan=True, check_replicas=0))
+    one = describe_unseen(with_fields(spec, check_nan=True, check_replicas=1))
     assert one is not None
     assert one.startswith("no worker called hvd.init(), so --check-nan had no effect: DDP, FSDP")
-    two = describe_unseen(with_fields(spec, check_replicas=2, timeline="t.json", hang_timeout_seconds=5.0))
+    two = describe_unseen(with_fields(spec, check_nan=True, timeline="t.json", hang_timeout_seconds=5.0))
     assert two is not None
-    assert "so --check-replicas, --timeline and --hang-timeout had no effect" in two
+    assert "so --check-nan, --timeline and --hang-timeout had no effect" in two
 
 
 def test_a_healthy_job_has_only_its_goodput() -> None:

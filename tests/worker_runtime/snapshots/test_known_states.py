@@ -155,9 +155,12 @@ def look_at_values(state: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {name: tensor.tolist() for name, tensor in state.items()}
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is")
-def test_a_module_of_torchscript_is_asked_each_time() -> None:
-    module = torch.jit.script(torch.nn.Linear(1, 1))
+@pytest.mark.filterwarnings("ignore:`torch.jit.* is")
+@pytest.mark.parametrize(
+    "make", [torch.jit.script, lambda module: torch.jit.trace(module, torch.ones(1, 1))], ids=["scripted", "traced"]
+)
+def test_a_module_of_torchscript_is_asked_each_time(make: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+    module = make(torch.nn.Linear(1, 1))
     states = KnownStates(module)
     assert [look_at_values(states.take()) for _ in range(2)] == [look_at_values(module.state_dict())] * 2
     assert states.known is None
