@@ -58,10 +58,10 @@ def choose_generators(fresh: Mapping[str, Any], known: Mapping[int, bytes], rank
         known: what `pack_random_states` has made on each rank.
         rank: this one; None where the ranks are others.
     """
-    taken = {each: pickle.loads(data)["generators"] for each, data in known.items()}  # noqa: S301 - see above
+    taken = {each: pickle.loads(data)["generators"] for each, data in known.items()}  # noqa: S301 - a rank of this job has packed it
     own = {} if rank is None else taken.get(rank, {})
     return {
-        name: pickle.loads(own[name]) if name in own else generator  # noqa: S301 - see above
+        name: pickle.loads(own[name]) if name in own else generator  # noqa: S301 - a rank of this job has packed it
         for name, generator in fresh.items()
         if len({_draw(each[name]) for each in taken.values() if name in each}) > 1
     }
@@ -69,7 +69,7 @@ def choose_generators(fresh: Mapping[str, Any], known: Mapping[int, bytes], rank
 
 def _draw(generator: bytes) -> float:
     """A number that tells generators apart; the bytes of equal ones may differ in those that nobody sets."""
-    made = pickle.loads(generator)  # noqa: S301 - see above
+    made = pickle.loads(generator)  # noqa: S301 - a rank of this job has packed it
     if isinstance(made, torch.Generator):
         return torch.rand((), dtype=torch.float64, generator=made, device=made.device).item()
     return float(made.random())
