@@ -38,6 +38,7 @@ from hvdrun.processes.scarcity import THREADS, refuse_scarcity
 from hvdrun.processes.signals import StopRequests, answer_signals, stop_process
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command
+from rendezvous.core.explanation import explain_end
 from rendezvous.core.losses import is_lost, unheard_hosts
 from rendezvous.core.messages import (
     Dismiss,
@@ -56,7 +57,6 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Restarts, Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
-from rendezvous.core.rules import explain_end
 from rendezvous.core.state import State
 from rendezvous.wire.accounts import AccountsReported
 from rendezvous.wire.hangs import GiveUp, Stacks, WaitsReported

@@ -12,6 +12,7 @@ calls are refused, and it ends them.
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from rendezvous.core.explanation import explain_end
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.losses import start_leases, unheard_hosts
 from rendezvous.core.messages import (
@@ -27,7 +28,6 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Generation, rank
 from rendezvous.core.outcome import SIGTERM
-from rendezvous.core.rules import explain_end
 from rendezvous.core.scheduling import make_launches
 from rendezvous.core.state import State
 

@@ -1,11 +1,11 @@
 """How a job ended, and why: the exit code and the first cause."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from signal import Signals
 
-from rendezvous.core.model import Generation, Worker
+from rendezvous.core.model import Worker
 
 SIGNAL_OFFSET = 128
 SIGINT, SIGABRT, SIGUSR2, SIGTERM = 2, 6, 12, 15
@@ -352,59 +352,3 @@ def run_short(
     if first is not None:
         reason = f"{first.reason}; {sentence}"
     return replace(give_up(reason, first), cause=Cause.TOO_FEW_WORKERS)
-
-
-def find_culprit(outcome: Outcome, generation: Generation | None, lost: tuple[str, str] | None) -> tuple[str, str]:
-    """What the outcome's worker failed because of, as a subject, and how; "" where it failed by itself.
-
-    lost: the host of the sequencer that has ended, and how it did; None while it lives.
-    """
-    blame = outcome.blame
-    if blame is None or generation is None:
-        return "", ""
-    ranks = [rank for rank in blame.ranks if rank < len(generation.members) and rank != outcome.rank]
-    if len(ranks) == 1:
-        slot = generation.members[ranks[0]].slot
-        return f"rank {ranks[0]} on {slot.host} (slot {slot.index})", blame.reason
-    if ranks:
-        return describe_ranks(ranks), blame.reason
-    if lost is not None:
-        return f"the sequencer on {lost[0]}, which orders the workers' collectives,", lost[1]
-    here, there = outcome.worker, generation.members[0]
-    if here is not None and here.slot.host != there.slot.host:
-        return f"the network between {here.slot.host} and {there.slot.host}", blame.reason
-    return "", ""
-
-
-def describe_followers(followers: Mapping[int, str]) -> Iterator[str]:
-    """Which ranks have failed later; because of the first failure where their errors say so."""
-    because = {rank: why for rank, why in followers.items() if why}
-    if because:
-        why = next(iter(because.values()))
-        yield f"{describe_ranks(because).capitalize()} failed afterwards, because of that ({why})."
-    if others := followers.keys() - because.keys():
-        yield f"{describe_ranks(others).capitalize()} failed afterwards."
-
-
-def describe_successes(done: Sequence[int], outcome: Outcome, *, was_needed: bool) -> tuple[str, ...]:
-    """Which members have exited with 0, or would have, if any have.
-
-    was_needed: the others could have continued, had the worker that failed been replaced.
-    """
-    if not done:
-        return ()
-    which = describe_ranks(done).capitalize()
-    if not was_needed:
-        return (f"{which} had ended with 0 before.",)
-    rest = f"but the job could not continue without rank {outcome.rank}, and ends with its failure."
-    return (f"{which} ended with 0, {rest}",)
-
-
-def describe_pause(seconds: float) -> str:
-    """What stands before the loss of a host that hvdrun itself has caused.
-
-    Message: hvdrun did not run for SECONDS s (it was stopped, or its machine slept): host HOST was lost: HOW
-    Cause: hvdrun was stopped, by Ctrl-Z or SIGSTOP, or its machine slept, for longer than the hosts wait.
-    Remedy: Start the job again. Raise `--launcher-timeout` where such stops are usual.
-    """
-    return f"hvdrun did not run for {seconds:.1f} s (it was stopped, or its machine slept): "

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from rendezvous.core.decision import STATE_LOST, AwaitWorkers, End, Situation, decide
+from rendezvous.core.explanation import explain_end
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.losses import (
     correct_end,
@@ -18,22 +19,15 @@ from rendezvous.core.losses import (
     start_is_overdue,
     start_leases,
 )
-from rendezvous.core.messages import Effects, Explanation, Finish, Interrupt, Log, OfferResize, Publish
+from rendezvous.core.messages import Effects, Interrupt, Log, OfferResize, Publish
 from rendezvous.core.model import Generation, Worker, rank
 from rendezvous.core.outcome import (
-    TEMPORARY_FAILURE,
-    Cause,
-    Outcome,
     blame_host,
     conclude,
-    describe_followers,
-    describe_pause,
     describe_silence,
-    describe_successes,
     exhaust_resets,
     fail_again,
     fail_to_be_added,
-    find_culprit,
     give_up,
     lose_state,
 )
@@ -52,7 +46,6 @@ from rendezvous.core.state import Offer, State
 
 Rule: TypeAlias = Callable[[State], tuple[State, Effects]]
 
-_REPEATED = frozenset({Cause.STATE_LOST, Cause.FAILS_AGAIN})  # a new job would end in the same way
 _NO_REPLACEMENT = "no new worker will come: the script has no hvd.elastic.run"
 _ADDING = frozenset({Action.RESIZE, Action.RESTORE})  # new workers copy the others' state
 _PLANNED = frozenset({Action.BEGIN, Action.RESIZE})  # by the program, or at its commit
@@ -181,73 +174,6 @@ def finish(state: State) -> tuple[State, Effects]:
     if state.ended < len(state.workers) and not is_overdue:
         return state, ()
     return replace(state.enter(Phase.FINISHED), deadline=None), (explain_end(state, state.outcome),)
-
-
-def explain_end(state: State, outcome: Outcome) -> Finish:
-    """The end of the job, with what the user reads about it."""
-    if outcome.cause is Cause.SUCCEEDED or outcome.is_interrupt:
-        return Finish(outcome)
-    policy, worker = state.policy, outcome.worker
-    reason = f"{_describe_pause(state, outcome)}{outcome.reason.rstrip('.')}"
-    done = {each.assignment.rank: each for each in state.workers.values() if each.is_done and state.is_member(each)}
-    stopped = tuple(rank for rank in state.stopped if rank not in {*done, outcome.rank})
-
-    if outcome.cause is Cause.WORKER_FAILED:
-        successes = [rank for rank, record in done.items() if record.returncode != TEMPORARY_FAILURE]
-        return _explain_failure(state, outcome, successes, stopped)
-    may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
-    if policy.outlives_losses and (may_continue or outcome.cause in _REPEATED):
-        notes = ((_describe_rounds(len(state.workers), state.rounds),) if state.rounds else ()) + _list_losses(
-            state.losses, outcome
-        )
-        if may_continue:
-            notes += (f"Exit code {TEMPORARY_FAILURE}: the job may continue when you start it again.",)
-        return Finish(outcome, Explanation.RECOVERY_PAGE, reason, stopped, notes)
-
-    if outcome.cause is Cause.COMMAND_NOT_STARTED and worker is not None and len(state.hosts) > 1:
-        reason = f"on the host {worker.slot.host!r}, {reason}"
-    return Finish(outcome, Explanation.SENTENCE, reason)
-
-
-def _describe_pause(state: State, outcome: Outcome) -> str:
-    """That hvdrun itself did not run shortly before a host was lost; "" where it did."""
-    ended, seconds = state.last_pause or (state.now, 0.0)
-    is_recent = state.now - ended <= state.policy.grace_seconds + state.policy.lease_seconds
-    return describe_pause(seconds) if outcome.cause is Cause.HOST_LOST and seconds and is_recent else ""
-
-
-def _explain_failure(state: State, outcome: Outcome, successes: Sequence[int], stopped: tuple[int, ...]) -> Finish:
-    """The end of a job by the failure of a worker, or by what this worker failed because of."""
-    reported = (f"Its program reported (@record): {outcome.message}",) if outcome.message else ()
-    culprit, sentence = find_culprit(outcome, state.generation, state.sequencer_loss)
-    if not culprit and outcome.returncode is None:
-        sentence = outcome.reason.rstrip(".")
-
-    followers = {rank: why for rank, why in state.followers if rank != outcome.rank}
-    notes = tuple(describe_followers(followers))
-    if outcome.blame is not None and culprit:
-        ended = [rank for rank in successes if rank in outcome.blame.ranks]
-        if "ended with 0" not in sentence:  # else its own worker has said so
-            notes += describe_successes(ended, outcome, was_needed=False)
-    else:
-        was_needed = state.policy.is_elastic or stopped != state.stopped
-        notes += describe_successes(successes, outcome, was_needed=was_needed)
-    if state.rounds:
-        notes += (_describe_rounds(len(state.workers), state.rounds), *_list_losses(state.losses, outcome))
-    left = tuple(rank for rank in stopped if rank not in followers)
-    return Finish(outcome, Explanation.WORKER_PAGE, sentence, left, reported + notes, culprit)
-
-
-def _describe_rounds(workers: int, rounds: int) -> str:
-    """How often all workers have been started again."""
-    who = "The only worker" if workers == 1 else "All workers"
-    return f"{who} had been started again {'once' if rounds == 1 else f'{rounds} times'}."
-
-
-def _list_losses(losses: Iterable[Outcome], outcome: Outcome) -> tuple[str, ...]:
-    """The other losses."""
-    before = [each for each in losses if (each.worker, each.host) != (outcome.worker, outcome.host)]
-    return tuple(f"Lost before: {each.reason.rstrip('.')}." for each in before)
 
 
 def forget_silent_hosts(state: State) -> tuple[State, Effects]:

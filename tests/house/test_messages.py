@@ -33,6 +33,7 @@ from hvdrun.options.languages import ConfigurationError
 from hvdrun.options.request import refuse_missing_size
 from hvdrun.tasks.messages import Body, Delivered
 from hvdrun.testing.session import collect_arguments
+from rendezvous.core.explanation import describe_pause, find_culprit
 from rendezvous.core.facts import record_in_draining
 from rendezvous.core.membership import begin
 from rendezvous.core.messages import Joined, Refuse
@@ -42,8 +43,6 @@ from rendezvous.core.outcome import (
     blame_host,
     blame_worker,
     describe_loss,
-    describe_pause,
-    find_culprit,
     run_short,
 )
 from rendezvous.wire.tasks import find_unsendable

@@ -13,7 +13,6 @@ LONG_FILES = {
     "hvdrun/options/table.py",
     "rendezvous/core/facts.py",
     "rendezvous/core/losses.py",
-    "rendezvous/core/rules.py",
     "hvdrun/job.py",
     "tests/hvdrun/hosts/test_hosts.py",
     "tests/rendezvous/server/test_server.py",

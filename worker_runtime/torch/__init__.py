@@ -16,6 +16,7 @@ from worker_runtime.torch.optimizer import DistributedOptimizer
 from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
 
 if TYPE_CHECKING:
+    from worker_runtime.errors import SnapshotError
     from worker_runtime.torch.loaders import split_data
     from worker_runtime.torch.preparation import describe_device, pin_device, prepare, scale_learning_rate
     from worker_runtime.torch.snapshot import Snapshot
@@ -30,6 +31,7 @@ else:
 
 _LATE = {
     "Snapshot": "worker_runtime.torch.snapshot",
+    "SnapshotError": "worker_runtime.errors",
     "describe_device": "worker_runtime.torch.preparation",
     "pin_device": "worker_runtime.torch.preparation",
     "prepare": "worker_runtime.torch.preparation",
@@ -41,6 +43,7 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "Snapshot",
+    "SnapshotError",
     "SyncBatchNorm",
     "broadcast_optimizer_state",
     "broadcast_parameters",

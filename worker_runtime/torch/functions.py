@@ -304,8 +304,25 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, groups: list[dict[str
         )
     groups = [_place(group, own) for group, own in zip(groups, own_groups, strict=True)]
     loaded = {"state": state, "param_groups": groups}
+    check_options(optimizer, groups)
     optimizer.load_state_dict(loaded)
     keep_dtypes(optimizer, loaded)
+
+
+def check_options(optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]]) -> None:
+    """Check that a state is of an optimizer of this kind: torch takes any, and fails at a step.
+
+    Args:
+        optimizer: is to load it.
+        groups: the state's parameter groups.
+
+    Raises:
+        ValueError: one lacks an option of the optimizer.
+    """
+    options = getattr(optimizer, "defaults", {}).keys()
+    for group in groups:
+        if lacking := options - group.keys():
+            raise ValueError(f"the state has no {min(lacking)}: it is that of another optimizer")
 
 
 def keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from rendezvous.core.explanation import explain_end
 from rendezvous.core.messages import Explanation
 from rendezvous.core.outcome import (
     Cause,
@@ -16,7 +17,6 @@ from rendezvous.core.outcome import (
     stop,
     succeed,
 )
-from rendezvous.core.rules import explain_end
 from tests.rendezvous.core.commands import parse_worker
 from tests.rendezvous.core.transcript import Player, play
 

@@ -268,3 +268,12 @@ def test_an_optimizer_without_state_has_gradients_of_zeros_afterwards(ranks: Ran
         return [None if each.grad is None else hvd.broadcast(each.grad, 0).tolist() for each in parameters]
 
     assert ranks.run(body) == [[[0.0, 0.0], None, [1.0, 1.0]]] * 2
+
+
+def test_the_state_of_another_optimizer_is_refused_before_anything_has_changed() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    saved = torch.optim.SGD([weight], lr=0.1).state_dict()
+    optimizer = torch.optim.Adam([weight], lr=0.2)
+    with pytest.raises(ValueError, match="the state has no amsgrad: it is that of another optimizer"):
+        load_optimizer_state(optimizer, saved["param_groups"], saved["state"])
+    assert optimizer.param_groups[0]["lr"] == 0.2

@@ -213,6 +213,19 @@ def test_another_set_of_names_or_shapes_is_refused(other: dict[str, Any], senten
         Snapshot(**other).restore()
 
 
+@pytest.mark.usefixtures("slot")
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    model = torch.nn.Linear(2, 2)
+    kept = begin(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    kept.save()
+    del kept
+    begin_next_round()
+    with pytest.raises(
+        SnapshotError, match=r"optimizer cannot load its snapshot \(ValueError: the state has no amsgrad"
+    ):
+        Snapshot(optimizer=torch.optim.Adam(model.parameters())).restore()
+
+
 def test_a_job_without_restarts_keeps_nothing_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,8 @@ OTHER_NAMES = [
     "Adasum", "Min", "Max", "Product", "HorovodInternalError", "SyncBatchNorm",
 ]
 # fmt: on
-BEYOND = ["Snapshot", "describe_device", "pin_device", "prepare", "scale_learning_rate", "split_data", "stopping"]
+BEYOND = ["Snapshot", "SnapshotError", "describe_device", "pin_device", "prepare", "scale_learning_rate"]
+BEYOND += ["split_data", "stopping"]
 
 REDUCE = "average=None name=None{} op=None prescale_factor=1.0 postscale_factor=1.0 process_set"
 SCATTER = "name=None{} op=0 process_set prescale_factor=1.0 postscale_factor=1.0"
