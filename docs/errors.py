@@ -24,7 +24,12 @@ HEADINGS = {
     "Agents that join by themselves": ("hvdrun/joining",),
     "Starting a job": ("hvdrun/errors.py", "hvdrun/options", "hvdrun/spec", "hvdrun/hosts", "hvdrun/agent"),
     "While a job runs": ("hvdrun/hangs", "hvdrun/jobs", "rendezvous/journal"),
-    "When a worker or a job ends": ("hvdrun/accounts", "hvdrun/console", "rendezvous/core/outcome.py"),
+    "When a worker or a job ends": (
+        "hvdrun/accounts",
+        "hvdrun/console",
+        "rendezvous/core/outcome.py",
+        "rendezvous/core/explanation.py",
+    ),
     "Running functions from Python": ("hvdrun/cluster", "hvdrun/testing", "rendezvous/wire/tasks.py"),
     "In the worker, when it joins": ("rendezvous", "hvdrun/shim"),
     "In the worker": ("worker_runtime",),
