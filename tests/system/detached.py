@@ -41,6 +41,14 @@ def find_server(hvdrun: Launcher) -> int | None:
     return servers[0] if servers else None
 
 
+def kill_launcher(hvdrun: Launcher) -> None:
+    """Kill -9 of the guardian of the only job, which would start another server, and then of its server."""
+    server = find_server(hvdrun)
+    for pid in (find_guardian(hvdrun), server):
+        assert pid is not None
+        kill(pid)
+
+
 def kill_server(hvdrun: Launcher) -> int | None:
     """Kill -9 of the server of the only job, if there is one."""
     server = find_server(hvdrun)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.cli.completion import PROGRAMS
-from tests.system.detached import ask, detach
+from tests.system.detached import ask, detach, kill_launcher
 from tests.system.launcher import Finished, Launcher
 from tests.system.roles import kill
 from tests.waiting import wait_until
@@ -127,8 +127,7 @@ def test_a_job_that_cannot_start_ends_as_without_detach(hvdrun: Launcher) -> Non
 def test_a_killed_launcher_has_an_unknown_end(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", PLAIN)
     job = detach(hvdrun, "-np", "2", "--server-timeout", "1s", "--lease", "1s", "python", "job.py", "go", "0")
-    for launcher in sorted(hvdrun.processes("hvdrun --no-prefork --detach"), key=lambda each: each.pid):
-        kill(launcher.pid)  # the guardian first
+    kill_launcher(hvdrun)
     hvdrun.write("go", "")
     for name in ("wait", "stop"):
         ended = ask(hvdrun, name, job)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.system.detached import ask, detach
+from tests.system.detached import ask, detach, kill_launcher
 from tests.system.launcher import Launcher
-from tests.system.roles import find_agent, kill
+from tests.system.roles import find_agent
 from tests.waiting import wait_until
 
 TRAINS = """
@@ -42,13 +42,6 @@ while not os.path.exists(os.path.join(os.path.dirname(os.environ["HVD_SOCKET"]),
 open("saved", "w")
 """
 SHORT = ("--server-timeout", "2s", "--lease", "1s")
-
-
-def kill_launcher(hvdrun: Launcher) -> None:
-    """Kill the guardian, which would start another server, and then the server."""
-    guardian, server = sorted(hvdrun.processes(" --detach "), key=lambda each: each.pid)
-    kill(guardian.pid)
-    kill(server.pid)
 
 
 def read(hvdrun: Launcher, *names: str) -> list[str]:

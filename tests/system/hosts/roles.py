@@ -3,6 +3,8 @@
 import os
 import signal
 
+import psutil
+
 from tests.lab.host import Host
 from tests.lab.process import HostProcess
 
@@ -20,6 +22,13 @@ def find_watchdogs(host: Host) -> list[HostProcess]:
 def find_workers(host: Host, word: str) -> list[HostProcess]:
     """The processes with this word on their command line; the launcher, which has it too, and agents are none."""
     return [process for process in host.processes() if word in process.command and "hvdrun" not in str(process)]
+
+
+def find_launchers(host: Host) -> list[HostProcess]:
+    """The guardian of the only detached job of this host, and then its server; the later one may have the lower pid."""
+    found = {process.pid: process for process in host.processes() if "--detach" in process.command}
+    parents = {process.pid: process.info["ppid"] for process in psutil.process_iter(["ppid"])}
+    return sorted(found.values(), key=lambda each: parents.get(each.pid) in found)
 
 
 def kill(*processes: HostProcess) -> None:

@@ -4,7 +4,7 @@ import shlex
 import sys
 
 from tests.system.hosts.cluster import BuildCluster, Cluster
-from tests.system.hosts.roles import find_workers, kill
+from tests.system.hosts.roles import find_launchers, find_workers, kill
 from tests.system.launcher import Running
 from tests.waiting import wait_until
 
@@ -66,8 +66,8 @@ def test_workers_on_other_hosts_train_on_when_the_launcher_is_killed(build: Buil
     cluster = build(2)
     job = detach(cluster, "--lease", "2s", "--server-timeout", "2s")
     workers = {host.name: [process.pid for process in find_workers(host, "train.py")] for host in cluster.lab}
-    kill(*(process for process in cluster.lab.launcher.processes() if "--detach" in process.command))
-    wait_until(lambda: not any("--detach" in process.command for process in cluster.lab.launcher.processes()))
+    kill(*find_launchers(cluster.lab.launcher))
+    wait_until(lambda: not find_launchers(cluster.lab.launcher))
     assert workers == {host.name: [process.pid for process in find_workers(host, "train.py")] for host in cluster.lab}
     removed = cluster.start_on(cluster.lab.launcher, ["hvdrun", "rm", job]).wait()
     assert (removed.returncode, "may still run on host1, host2: go on with them" in removed.stderr) == (1, True)
@@ -125,7 +125,7 @@ def test_another_server_starts_workers_on_other_hosts(build: BuildCluster) -> No
     started = cluster(*words)
     assert (started.returncode, started.stderr) == (0, "")
     wait_until(lambda: len(find_running(cluster, 2)) == 2, "both to train")
-    _, server = (process for process in cluster.lab.launcher.processes() if "--detach" in process.command)
+    _, server = find_launchers(cluster.lab.launcher)
     (lost,), (kept,) = (find_workers(cluster[name], "train.py") for name in ("host2", "host1"))
     kill(server)
     kill(lost)

@@ -21,7 +21,7 @@ from tests.lab.host import Host
 from tests.lab.network import Direction
 from tests.lab.process import HostProcess
 from tests.system.hosts.cluster import LEFT_SECONDS, BuildCluster, Cluster
-from tests.system.hosts.roles import find_agents, find_watchdogs, find_workers
+from tests.system.hosts.roles import find_agents, find_launchers, find_watchdogs, find_workers
 from tests.system.launcher import Running
 
 RUNS = range(int(os.environ.get("HVDRUN_SOAK_RUNS", "10")))
@@ -101,10 +101,9 @@ def test_a_random_fault_of_a_detached_job_leaves_no_process_and_no_file(build: B
 
 def kill_launcher(cluster: Cluster) -> None:
     """`kill -9` of all processes of hvdrun on its machine, of a detached job."""
-    for process in cluster.lab.launcher.processes():
-        if "--detach" in process.command:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+    for process in find_launchers(cluster.lab.launcher):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def wait_detached(cluster: Cluster, limit_seconds: float) -> int | None:

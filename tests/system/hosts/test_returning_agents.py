@@ -7,7 +7,7 @@ import pytest
 from hvdrun.joining.token import Token
 from tests.lab.plan import HostPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
-from tests.system.hosts.roles import find_workers, kill
+from tests.system.hosts.roles import find_launchers, find_workers, kill
 from tests.system.hosts.test_detached_jobs import ELASTIC, TRAINS, detach, find_running
 from tests.system.launcher import Running
 from tests.waiting import wait_until
@@ -27,7 +27,7 @@ def read_log(cluster: Cluster) -> str:
 def kill_server(cluster: Cluster) -> None:
     """Kill -9 of the server, and wait until the next one has taken over."""
     known = read_log(cluster).count(TAKEN_OVER)
-    _, server = (process for process in cluster.lab.launcher.processes() if "--detach" in process.command)
+    _, server = find_launchers(cluster.lab.launcher)
     kill(server)
     wait_until(lambda: read_log(cluster).count(TAKEN_OVER) > known, "another server")
 
