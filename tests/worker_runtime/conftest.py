@@ -1,6 +1,7 @@
 """Fixtures that give a test its ranks, or a worker's generations whose other members the test plays."""
 
 import gc
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         without = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
         devices.append(pytest.param("cuda", marks=[pytest.mark.gpu, without]))
     metafunc.parametrize("ranks", devices, indirect=True)
+
+
+@pytest.fixture
+def slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The descriptor of the memory for snapshots of this process's slot, in the first round."""
+    descriptor = os.memfd_create("hvdrun-snapshot")
+    monkeypatch.setenv("HVD_SNAPSHOT_FD", str(descriptor))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    yield descriptor
+    os.close(descriptor)
 
 
 @pytest.fixture

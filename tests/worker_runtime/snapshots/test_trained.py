@@ -1,8 +1,6 @@
 """Ranks that train different models do not continue from one snapshot."""
 
 import math
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +14,7 @@ from worker_runtime.snapshots.process_group import Alone
 from worker_runtime.snapshots.trained import are_different, measure
 from worker_runtime.torch import Snapshot
 
-
-@pytest.fixture(autouse=True)
-def _slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The memory of this process's slot, in the first round."""
-    descriptor = os.memfd_create("hvdrun-snapshot")
-    monkeypatch.setenv("HVD_SNAPSHOT_FD", str(descriptor))
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    yield
-    os.close(descriptor)
+pytestmark = pytest.mark.usefixtures("slot")
 
 
 def make(seed: int) -> torch.optim.Optimizer:

@@ -19,15 +19,6 @@ from worker_runtime.torch import Snapshot, snapshot
 
 
 @pytest.fixture
-def slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The memory of this process's slot."""
-    descriptor = os.memfd_create("hvdrun-snapshot")
-    monkeypatch.setenv("HVD_SNAPSHOT_FD", str(descriptor))
-    yield descriptor
-    os.close(descriptor)
-
-
-@pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
     """A process group of one rank."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)

@@ -1,7 +1,5 @@
 """`Snapshot` and objects of optimizers: states of other dtypes than the parameters, schedulers that come later."""
 
-import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,15 +8,7 @@ import torch
 from worker_runtime.errors import SnapshotError
 from worker_runtime.torch import Snapshot
 
-
-@pytest.fixture(autouse=True)
-def _slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The memory of this process's slot, in the first round."""
-    descriptor = os.memfd_create("hvdrun-snapshot")
-    monkeypatch.setenv("HVD_SNAPSHOT_FD", str(descriptor))
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    yield
-    os.close(descriptor)
+pytestmark = pytest.mark.usefixtures("slot")
 
 
 def make_training() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
