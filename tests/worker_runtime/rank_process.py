@@ -115,6 +115,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated")  # of torch's own compiler
     warnings.filterwarnings("ignore", "this worker sees a GPU")  # many tests train on the CPU beside one
     warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled")  # of torch 2.11
+    warnings.filterwarnings("ignore", "Guards may run slower")  # of torch on Python 3.13.0 alone
     warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"mxnet\.")  # of NumPy and SciPy
     os.register_at_fork(after_in_child=SEQUENCER.abandon)
     rank, descriptor, readable, *writable = map(int, sys.argv[1:])

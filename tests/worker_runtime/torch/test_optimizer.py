@@ -1,5 +1,6 @@
 """The distributed optimizer trains as one process with the whole batch would; and what may be asked of it."""
 
+import textwrap
 from collections.abc import Callable
 
 import numpy as np
@@ -179,7 +180,7 @@ def test_the_docstrings_example_of_clipping_works(ranks: RankPool) -> None:
         lines = hvd.DistributedOptimizer.__doc__.splitlines()
         begin = next(index for index, line in enumerate(lines) if "loss.backward()" in line)
         end = lines.index("", begin)
-        example = "\n".join(line[8:] for line in lines[begin:end])
+        example = textwrap.dedent("\n".join(lines[begin:end]))  # Python 3.13 strips what all lines are indented by
         assert "clip_grad_norm_" in example
         model = torch.nn.Linear(3, 1, bias=False)
         with torch.no_grad():
