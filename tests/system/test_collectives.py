@@ -86,7 +86,9 @@ def test_init_and_shutdown_many_times_leave_nothing(hvdrun: Launcher) -> None:
     running = start(
         hvdrun,
         f"""
-import gc
+import gc, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and newer warn of a fork beside threads
+
 def count():
     gc.collect()
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
