@@ -110,7 +110,7 @@ class ThreadEngine:
         count = self._counts[process_set, kind] = self._counts.get((process_set, kind), 0) + 1
         return f"{kind}.noname.{count}"
 
-    def fail(self, process_set: int, name: str, error: BaseException, *, is_of_step: bool) -> None:
+    def fail_others(self, process_set: int, name: str, error: BaseException, *, is_of_step: bool) -> None:
         """As the true one."""
         members = self.find_members(process_set, name)
         self._world.ask(self.rank, Failed(members, name, f"{type(error).__name__}: {error}", is_of_step=is_of_step))

@@ -35,7 +35,7 @@ def report_failure(
         except (ValueError, HorovodInternalError):  # then no rank waits for the call
             return
     if counted is not None:
-        engine.fail(*counted, error)
+        engine.fail_others(*counted, error)
 
 
 def bind(signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:

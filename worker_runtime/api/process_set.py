@@ -73,11 +73,11 @@ class ProcessSet:
         registration = self._registration
         if registration is None or not RUNTIME.is_initialized:
             return None
-        engine, number, mark = registration
+        engine, number, identity = registration
         if engine() is not RUNTIME.engine:
             return None
         sets = RUNTIME.engine.process_sets  # those of one generation
-        if sets.find_mark(number) is mark:
+        if sets.find_identity(number) is identity:
             return sets.look_up(number)
         return None
 
@@ -139,13 +139,13 @@ class ProcessSet:
 
     def register(self, engine: Engine, number: int | None) -> None:
         """Store the set's number in a generation, or None after its removal; for this module."""
-        mark = None
+        identity = None
         if number is not None:
-            mark = engine.process_sets.find_mark(number)
-        if number is None or mark is None:
+            identity = engine.process_sets.find_identity(number)
+        if number is None or identity is None:
             self._registration = None
         else:
-            self._registration = (weakref.ref(engine), number, mark)
+            self._registration = (weakref.ref(engine), number, identity)
 
     def adopt(self, engine: Engine) -> bool:
         """Take the id of the registered set of the same ranks; False where there is none. For `init()`."""

@@ -17,14 +17,14 @@ _MAX_REASON = 500  # characters
 
 
 class _Agreement(Operation[ResultT_co]):
-    """What the ranks agree on without data; the sequencer decides the result.
+    """An operation without tensors; the sequencer decides the result.
 
     Args:
-        kind: what is agreed on.
+        kind: the kind of the operation.
         among: the ranks.
         name: the full name, the same on all ranks.
         sizes: numbers that the sequencer gets from this rank.
-        note: what must be the same on all ranks, for the sentence if it is not.
+        note: a description that must be the same on all ranks.
         root: a number that must be the same on all ranks; None for none.
     """
 

@@ -35,7 +35,7 @@ class Allgather(TensorOperation[list[Gathered]]):
     """Gathers the tensors of all ranks. Several tensors are one operation, and small ones are sent together.
 
     The result is a list in the order of the call. Few rows on the CPU are sent inside the requests. Otherwise each rank
-    broadcasts its rows into their place in the results, which on gloo is faster than its allgather with padding.
+    broadcasts its rows into the results, which is faster than gloo's allgather with padding.
 
     Args:
         tensors: at least one dense tensor of at least one dimension. The first dimension may differ between ranks, and
@@ -81,7 +81,7 @@ class Allgather(TensorOperation[list[Gathered]]):
 
     @property
     def payload(self) -> bytes | memoryview:
-        """This rank's rows if they are few. If a rank has too many, no rank's are sent so (see `payloads.combine`)."""
+        """This rank's rows if they are few. If a rank has too many, no rows are sent so: see `payloads.combine`."""
         own_bytes = sum(map(count_bytes, self._tensors))
         if not (own_bytes and self.request.signature.payload_dtype):
             return b""
@@ -91,11 +91,11 @@ class Allgather(TensorOperation[list[Gathered]]):
         return b""
 
     def _communicate(self, group: TorchGroup, release: Release) -> Sequence[Work]:
-        places = self._make_outputs(release)
+        parts = self._make_outputs(release)
         row_bytes = [count_row_bytes(tensor.dtype, tensor.shape[1:]) for tensor in self._tensors]
         works, self._packed = [], []
         for member, rows in enumerate(release.sizes):
-            targets = [place[member] for place in places]
+            targets = [by_member[member] for by_member in parts]
             if member == self.among.position:
                 for target, tensor in zip(targets, self._tensors, strict=True):
                     target.copy_(tensor.detach())
@@ -119,7 +119,7 @@ class Allgather(TensorOperation[list[Gathered]]):
         return [*self._tensors, *self._outputs, *(fused for fused, _ in self._packed)]
 
     def _make_outputs(self, release: Release) -> list[tuple[torch.Tensor, ...]]:
-        """Allocate the results; return the places of each member's rows for each tensor."""
+        """Allocate the results; return for each tensor the views of all members' rows."""
         columns = list(zip(*release.sizes, strict=True))
         self._outputs = [
             torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
@@ -129,11 +129,11 @@ class Allgather(TensorOperation[list[Gathered]]):
 
     def _read(self, release: Release, payload: memoryview) -> None:
         """Fill the results from the payload: each member's bytes, tensor by tensor."""
-        places = self._make_outputs(release)
-        if len(places) == 1:
+        parts = self._make_outputs(release)
+        if len(parts) == 1:
             targets = self._outputs
         else:
-            targets = [target for parts in zip(*places, strict=True) for target in parts]
+            targets = [target for of_member in zip(*parts, strict=True) for target in of_member]
         read_payload(payload, targets)
 
     def _make_fused(self, member: int, targets: list[torch.Tensor]) -> torch.Tensor:
@@ -142,8 +142,7 @@ class Allgather(TensorOperation[list[Gathered]]):
             return view_bytes(targets[0])
         if member == self.among.position:
             return pack(targets)
-        total = sum(target.numel() * target.element_size() for target in targets)
-        fused = torch.empty(total, dtype=torch.uint8, device=targets[0].device)
+        fused = torch.empty(sum(map(count_bytes, targets)), dtype=torch.uint8, device=targets[0].device)
         self._packed.append((fused, targets))
         return fused
 

@@ -15,7 +15,7 @@ from worker_runtime.collectives.buffers import (
     Fusion,
     concatenate,
     distribute,
-    find_place,
+    find_target,
     gather,
     gather_in_place,
     is_plain,
@@ -179,7 +179,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
     def _read(self, payload: memoryview) -> torch.Tensor:
         """The only fusion buffer, filled from the payload."""
         (fusion,) = self._plan.fusions
-        buffer = find_place(fusion, self.into)
+        buffer = find_target(fusion, self.into)
         if buffer is None:
             buffer = torch.empty(fusion.shape, dtype=fusion.dtype, device="cpu")
         view_memory(view_reducible(buffer))[:] = payload

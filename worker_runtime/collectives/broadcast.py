@@ -96,7 +96,7 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         del release
         sources: Sequence[torch.Tensor] = self._tensors
         if not self._is_root:
-            sources = self._received = self._make_places()
+            sources = self._received = self._make_targets()
         self._fused = []
         for indices in self._sort():
             parts = [sources[index] for index in indices]
@@ -132,27 +132,27 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
     def _sort(self) -> list[tuple[int, ...]]:
         return fuse_small([count_bytes(tensor) for tensor in self._tensors])
 
-    def _make_places(self) -> list[torch.Tensor]:
+    def _make_targets(self) -> list[torch.Tensor]:
         """Plain tensors for the received values: the memory of the results where that is plain."""
         return [
-            target.detach() if self._into is not None and is_plain(target) else _make_place(target)
+            target.detach() if self._into is not None and is_plain(target) else _make_target(target)
             for target in self._into or self._tensors
         ]
 
     def _unpack(self) -> list[torch.Tensor]:
-        """The received tensors; fused ones are unpacked, the others are already in their place."""
+        """The received tensors; the fused ones are unpacked first."""
         for fused, indices in zip(self._fused, self._sort(), strict=True):
             if len(indices) > 1:
                 unpack(fused, [self._received[index] for index in indices])
         return self._received
 
     def _read(self, payload: memoryview) -> list[torch.Tensor]:
-        places = self._make_places()
-        read_payload(payload, places)
-        return places
+        targets = self._make_targets()
+        read_payload(payload, targets)
+        return targets
 
 
-def _make_place(tensor: torch.Tensor) -> torch.Tensor:
+def _make_target(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 

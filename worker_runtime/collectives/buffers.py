@@ -19,7 +19,7 @@ LARGE_BYTES = 1024 * 1024
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is plain: contiguous, not lazily conjugated or negated, and not of inference mode.
 
-    (Other threads may not write to tensors of inference mode.)
+    Other threads may not write to tensors of inference mode.
     """
     return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
 
@@ -90,12 +90,12 @@ def read_payload(payload: memoryview, targets: Sequence[torch.Tensor]) -> None:
 
 
 def count_bytes(tensor: torch.Tensor) -> int:
-    """How much memory its values take, strides aside."""
+    """The number of bytes of a tensor's values, without gaps between them."""
     return tensor.numel() * tensor.element_size()
 
 
 def count_row_bytes(dtype: torch.dtype, shape: Sequence[int]) -> int:
-    """How many bytes elements of such a shape take."""
+    """The number of bytes of a tensor of this dtype and shape."""
     return math.prod(shape) * dtype.itemsize
 
 
@@ -201,7 +201,7 @@ def concatenate(tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Te
         return torch.cat([tensor if tensor.dim() == 1 else tensor.reshape(-1) for tensor in tensors]).to(dtype)
 
 
-def find_place(fusion: Fusion, into: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
+def find_target(fusion: Fusion, into: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
     """The memory of the result, if the buffer can be reduced in place."""
     if into is None or fusion.single is None:
         return None
@@ -215,15 +215,15 @@ def gather_in_place(
     fusion: Fusion, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor] | None
 ) -> torch.Tensor:
     """Like `gather`, in the memory of the result where possible."""
-    place = find_place(fusion, into)
-    if place is None or fusion.single is None or into is None:
+    target = find_target(fusion, into)
+    if target is None or fusion.single is None or into is None:
         return gather(fusion, tensors)
     source = tensors[fusion.single]
-    if source is not into[fusion.single] and not place.is_set_to(source):
-        if share_memory(place, source):
+    if source is not into[fusion.single] and not target.is_set_to(source):
+        if share_memory(target, source):
             source = copy(source)  # views of one tensor: writing the result must not change the source
-        place.copy_(source.detach())
-    return place
+        target.copy_(source.detach())
+    return target
 
 
 def distribute(

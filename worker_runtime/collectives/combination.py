@@ -30,8 +30,8 @@ class _Parts(NamedTuple):
 class Combination(_Parts):
     """A reduction, and factors before and after it: postscale * reduce(prescale * x); an average also divides by size.
 
-    Integers are scaled in float64 and truncated toward zero, float16 and bfloat16 in float32. (It is a tuple, whose
-    hash is fast: it is part of the key of every call's plan.)
+    Integers are scaled in float64 and truncated toward zero, float16 and bfloat16 in float32. As a tuple it has a fast
+    hash: it is part of the key of every call's plan.
 
     Args:
         reduction: the reduction.
@@ -57,7 +57,7 @@ class Combination(_Parts):
         return self[1:]
 
 
-def choose(op: object, average: object, prescale: float, postscale: float) -> Combination:
+def choose_combination(op: object, average: object, prescale: float, postscale: float) -> Combination:
     """The combination of an allreduce from a program's arguments; see `choose_reduction`."""
     if average is None and isinstance(op, Reduction):
         reduction = op
@@ -95,7 +95,7 @@ def choose_reduction(op: object, average: object = None) -> Reduction:
         message = "average is deprecated; use op=hvd.Average or op=hvd.Sum"
         # torch.compile cannot trace the search for the line.
         if not torch.compiler.is_compiling():
-            warnings.warn(message, DeprecationWarning, stacklevel=find_program())
+            warnings.warn(message, DeprecationWarning, stacklevel=find_stack_level())
         if average:
             return Reduction.AVERAGE
         return Reduction.SUM
@@ -111,7 +111,7 @@ def choose_reduction(op: object, average: object = None) -> Reduction:
         raise ValueError(f"op={op!r} is not supported; it is one of Average, Sum, Adasum, Min, Max, Product") from None
 
 
-def find_program() -> int:
+def find_stack_level() -> int:
     """The stack level of the first frame outside of this package, as `warnings.warn` counts."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
@@ -127,7 +127,7 @@ def read_factor(title: str, value: object) -> float:
         value: a number, also NumPy's, or a tensor of one element.
 
     Raises:
-        WrongArgumentError: it is something else, too large for a float, or NaN, which never equals another rank's.
+        WrongArgumentError: it is no such number, too large for a float, or NaN, which never equals another rank's.
     """
     number = value
     if isinstance(value, torch.Tensor):

@@ -34,6 +34,8 @@ size wrap around. Sums and products wrap around in their own dtype. Sparse integ
 truncated element by element.
 """
 
+import math
+
 import torch
 
 from worker_runtime.coordination.ordering.requests import Reduction
@@ -141,19 +143,14 @@ def choose_sum(dtype: torch.dtype) -> torch.dtype:
 
 def make_neutral_value(dtype: torch.dtype, reduction: Reduction) -> float | int | bool:
     """The neutral element of a reduction: the value that does not change the result."""
-    match reduction:
-        case Reduction.PRODUCT:
-            return 1
-        case Reduction.MIN | Reduction.MAX:
-            is_min = reduction is Reduction.MIN
-            if dtype == torch.bool:
-                return is_min
-            if dtype.is_floating_point:
-                if is_min:
-                    return float("inf")
-                return float("-inf")
-            bounds = torch.iinfo(dtype)
-            if is_min:
-                return bounds.max
-            return bounds.min
-    return 0
+    if reduction is Reduction.PRODUCT:
+        return 1
+    if reduction not in (Reduction.MIN, Reduction.MAX):
+        return 0
+    is_min = reduction is Reduction.MIN
+    if dtype == torch.bool:
+        return is_min
+    if dtype.is_floating_point:
+        return math.inf if is_min else -math.inf
+    bounds = torch.iinfo(dtype)
+    return bounds.max if is_min else bounds.min

@@ -18,7 +18,7 @@ class _Neutral(Operation[object]):
     """Runs another operation, or none, and discards its result.
 
     Args:
-        release: what this rank has not submitted.
+        release: the release of an operation that this rank has not submitted.
         substitute: the other operation; None for none.
     """
 
@@ -52,14 +52,14 @@ def make_neutral(release: Release, rank: int, device: torch.device | None = None
     """
     signature = release.request.signature
     among = Members(release.request.process_set, release.members, rank)
-    place = device or torch.device(signature.device)
+    device = device or torch.device(signature.device)
     if signature.payload_dtype or signature.kind is Kind.COMMIT:
         return _Neutral(release, None)
     if signature.kind is Kind.ALLREDUCE and signature.reduction is not None:
-        return _Neutral(release, _make_allreduce(signature, signature.reduction, among, release.request.name, place))
+        return _Neutral(release, _make_allreduce(signature, signature.reduction, among, release.request.name, device))
     if signature.kind is Kind.ALLGATHER and signature.tolerates_joined:
         tensors = [
-            torch.empty((0, *shape), dtype=find_dtype(dtype), device=place)
+            torch.empty((0, *shape), dtype=find_dtype(dtype), device=device)
             for dtype, shape in zip(signature.dtypes, signature.shapes, strict=True)
         ]
         return _Neutral(release, Allgather(tensors, among, release.request.name))

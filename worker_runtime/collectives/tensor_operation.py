@@ -25,7 +25,7 @@ from worker_runtime.errors import WrongArgumentError
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001 - of torch.Tensor and plain subclasses
-# The modes in which tensors have no values.
+# The dispatch modes in which tensors have no values.
 _TRACING = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY"))  # noqa: SLF001 - torch has no public way
 
 
@@ -51,7 +51,7 @@ def check_tensors(name: str, tensors: Sequence[torch.Tensor]) -> str:
     """
     if not tensors:
         raise make_error(name, "there are no tensors; give at least one")
-    check_place(name)
+    check_untransformed(name)
 
     is_on_cpu = True
     for tensor in tensors:
@@ -103,7 +103,7 @@ def check_capture(name: str) -> None:
         raise make_error(name, "collectives cannot be captured in a CUDA graph; call it outside of the capture")
 
 
-def check_place(name: str) -> None:
+def check_untransformed(name: str) -> None:
     """Raise ValueError inside a transform of torch.func, or while torch traces: tensors have no values there."""
     if torch._C._are_functorch_transforms_active():  # noqa: SLF001 - torch has no public way
         raise make_error(

@@ -5,6 +5,7 @@ members meet in a store of the generation's sequencer.
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from worker_runtime.errors import GroupFormationError, InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice, compose
 from worker_runtime.groups.gloo import Gloo, UnknownPeerError
 from worker_runtime.groups.reachability import Reachability
-from worker_runtime.groups.torch_groups import ALL_RANKS, Cancellation, Interruptible, TorchGroup, TorchGroups
+from worker_runtime.groups.torch_groups import ALL_RANKS, Interruptible, TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Endpoint, Membership, RendezvousError
 
 # The time limit of one collective. Ranks may be minutes apart for good reasons (rank 0 writes a checkpoint), and agents
@@ -40,6 +41,31 @@ class Group:
     torch_groups: TorchGroups
     sequencer: Endpoint
     key: bytes = field(repr=False)
+
+
+class Cancellation:
+    """Cancels one attempt to form a group, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: list[Callable[[], None]] = []
+        self._is_cancelled = False
+
+    def cover(self, end: Callable[[], None]) -> None:
+        """Register a function that `cancel` calls, perhaps repeatedly; call it now if already cancelled."""
+        with self._lock:
+            self._ends.append(end)
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
+            end()
+
+    def cancel(self) -> None:
+        """Make every wait fail soon."""
+        with self._lock:
+            self._is_cancelled = True
+            ends = list(self._ends)
+        for end in ends:
+            end()
 
 
 def form(

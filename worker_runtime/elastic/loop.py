@@ -85,7 +85,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter, *, must_re
         except RanksLostInterrupt:
             skip_sync = not state.needs_sync()
             reason = None
-            RUNTIME.engine.begin_again()
+            RUNTIME.engine.supersede_sets()
         except HorovodInternalError as error:
             failures.append((str(error), state._commits))  # noqa: SLF001 - of this package
             has_left = was_initialized and not RUNTIME.is_initialized

@@ -13,7 +13,7 @@ from worker_runtime.account import ACCOUNT, Part
 from worker_runtime.checkpoints import all_ranks
 from worker_runtime.elastic import exchange
 from worker_runtime.elastic.exchange import gather_objects
-from worker_runtime.engine.objects import find_fault
+from worker_runtime.engine.objects import find_pickling_error
 from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt, WrongArgumentError
 from worker_runtime.membership.notifications import HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
@@ -272,7 +272,7 @@ class ObjectState(State):
 def _check_picklable(values: Mapping[str, Any]) -> None:
     """Refuse what cannot be pickled on each rank. Else rank 0 would fail alone, and then each next rank 0."""
     for name, value in values.items():
-        if fault := find_fault(value):
+        if fault := find_pickling_error(value):
             raise WrongArgumentError(
                 f"the state's {name} cannot be pickled, and no other worker could get it ({fault}); keep it outside of "
                 "the state"

@@ -145,7 +145,7 @@ class Engine:
         self.moved: Mapping[int, int] = {}
         self.is_suspended = self.is_closed = self._is_forked = False
         self._make_error: MakeError | None = None  # set when operations can no longer run
-        self._look_at = 0.0  # the time of the next check whether all hosts are reachable
+        self._next_look = 0.0  # the time of the next check whether all hosts are reachable
 
         if group:
             self.current = Generation(group.generation, group.rank, group.size)
@@ -202,8 +202,8 @@ class Engine:
         """Whether the present generation has failed: a member or the sequencer is lost."""
         return self.current.failure is not None
 
-    def begin_again(self) -> None:
-        """Note that the elastic function restarts in this generation, and may add its process sets again."""
+    def supersede_sets(self) -> None:
+        """Allow the process sets to be added again, because the elastic function restarts in this generation."""
         with self.in_flight.lock:
             self.current.sets.supersede()
 
@@ -228,10 +228,10 @@ class Engine:
             self.calls.unnamed = process_set, made
         return made
 
-    def fail(self, process_set: int, name: str, error: BaseException, *, is_of_step: bool = False) -> None:
+    def fail_others(self, process_set: int, name: str, error: BaseException, *, is_of_step: bool = False) -> None:
         """Make the other ranks' operation of this name fail, because this rank's call failed before it was submitted.
 
-        This counts as this rank's operation of the name. It is not awaited here; the next one of the name waits for it.
+        This counts as this rank's operation of the name. The next operation of the name waits for it.
         """
         reason = f"{type(error).__name__}: {error}"
         with suppress(HorovodInternalError, ValueError):  # in these cases no rank waits for the operation
@@ -250,7 +250,7 @@ class Engine:
         try:
             yield
         except BaseException as error:
-            self.fail(process_set, name, error)
+            self.fail_others(process_set, name, error)
             raise
 
     def submit(
@@ -380,9 +380,11 @@ class Engine:
     def _await_generation(self, generation: Generation, handle: Handle[Any]) -> None:
         """Wait for the next generation after one has failed; in a static job fail the operation."""
         with self.in_flight.lock:
-            if not handle.is_answered and (self.is_closed or not self.is_elastic):
+            if handle.is_answered:
+                return
+            if self.is_closed or not self.is_elastic:
                 self.in_flight.fail(handle, self._explain_end(handle.title))
-            elif not handle.is_answered and (self.is_suspended or self.current is generation):
+            elif self.is_suspended or self.current is generation:
                 self.in_flight.changed.wait(_LOOK_SECONDS)
 
     def note_step(self, process_set: int, index: int, ranks: Sequence[int] = ()) -> None:
@@ -397,8 +399,8 @@ class Engine:
         if ranks:
             self.steps.note_completed_step(process_set, ranks)
 
-    def ask_for_notice(self) -> bool:
-        """Whether any rank has received a stop notice for the job; a collective.
+    def agree_on_stopping(self) -> bool:
+        """Agree on whether the job stops, a collective: whether any rank has received a stop notice for the job.
 
         Raises:
             HorovodInternalError: a rank was lost.
@@ -431,9 +433,9 @@ class Engine:
     def agree_on_members(self) -> None:
         """Wait until all ranks that are left are here. Afterwards `steps.members` has these ranks, on all alike.
 
-        It needs two commit rounds. One that only a lost rank has not submitted counts as done by that rank, too: see
-        `rendezvous/core/decision.py`. The next one is without it. Neither counts as a step. A loss meanwhile is no
-        error.
+        Two commit rounds are needed. A round that only a lost rank has not submitted counts as done, also by that rank:
+        see `rendezvous/core/decision.py`. The second round is without the lost rank. Neither round counts as a step. A
+        loss meanwhile is no error.
 
         Raises:
             HorovodInternalError: the job does not continue.
@@ -466,8 +468,8 @@ class Engine:
         if generation.driver is not None:
             generation.driver.listen()
         now = time.monotonic()
-        if generation.failure is None and now > self._look_at:
-            self._look_at = now + _LOOK_SECONDS
+        if generation.failure is None and now > self._next_look:
+            self._next_look = now + _LOOK_SECONDS
             self._look_for_silence(generation)
         if generation.failure is not None and (self.is_suspended or now > generation.failed_at + _INTERRUPT_SECONDS):
             raise RuntimeError(generation.failure)
@@ -750,11 +752,11 @@ class Engine:
     def _make_way(self, earlier: Handle[Any]) -> bool:
         """Whether another operation of this name may be submitted: the earlier one is done.
 
-        An interrupted operation runs again, and so is not done.
+        In an elastic job an interrupted operation runs again, and so is not done.
         """
-        if not earlier.is_done() or earlier.release is None or not self.is_elastic or earlier.is_failed:
-            return earlier.is_done()
-        return self.in_flight.succeed(earlier, earlier.release, self.current)
+        if self.is_elastic and earlier.release is not None and earlier.is_done() and not earlier.is_failed:
+            return self.in_flight.try_succeed(earlier, earlier.release, self.current)
+        return earlier.is_done()
 
     def _make_closed_error(self) -> HorovodInternalError:
         if self._is_forked:

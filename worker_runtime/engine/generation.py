@@ -92,7 +92,7 @@ class Generation:
             self.change_sets(release)
             if groups is None or request.signature.kind in OF_THE_JOB:
                 return ()
-            version = self.sets.version(request.process_set)
+            version = self.sets.find_version(request.process_set)
             return operation.start(groups.find(version, release.members, request.signature.device), release)
         except RuntimeError as error:
             self.is_unsure = True
@@ -136,7 +136,7 @@ class Generation:
             case Kind.REMOVE_SET:
                 (number,) = release.sizes[0]
                 if self._groups is not None:
-                    self._groups.end(self.sets.version(number))
+                    self._groups.end(self.sets.find_version(number))
                 self.sets.remove(number)
 
     def note_failure(self, reason: str) -> None:
@@ -177,9 +177,9 @@ class Generation:
         groups, self._groups = self._groups, None
         if groups is None:
             return True
-        deadline_seconds = time.monotonic() + INTERRUPT_LIMIT_SECONDS
+        deadline = time.monotonic() + INTERRUPT_LIMIT_SECONDS
         begun = (*running, *(works for _, works in self._neutral), *self._loose)
-        if self.is_unsure or not _end_all(begun, deadline_seconds):
+        if self.is_unsure or not _end_all(begun, deadline):
             groups.abandon()  # destroying them would wait for works that gloo never completes
             return False
         for _, works in self._neutral:
@@ -198,6 +198,6 @@ class Generation:
             groups.abandon()
 
 
-def _end_all(begun: Iterable[Sequence[Work]], deadline_seconds: float) -> bool:
+def _end_all(begun: Iterable[Sequence[Work]], deadline: float) -> bool:
     """Wait for each list of works, also after one has not completed; return whether all have."""
-    return all([end_before(works, deadline_seconds) for works in begun])  # noqa: C419 - a generator would stop at the first that has not completed
+    return all([end_before(works, deadline) for works in begun])  # noqa: C419 - a generator would stop at the first that has not completed

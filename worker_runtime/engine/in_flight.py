@@ -27,8 +27,8 @@ class Steps:
 
     original_rank: this worker's rank when the engine was created.
     original_ranks: the present members' ranks when the engine was created, in the order of their present ranks.
-    completed: the number of steps that all ranks have completed, and the original ranks that took part in the last one.
-        It includes the steps of a single surviving rank.
+    completed: the number of steps that all ranks have completed, with those of a single surviving rank; and the
+        original ranks that took part in the last one.
     members: the original ranks that took part in the last completed step, or in a later `Engine.agree_on_members`.
     rounds: the number of completed commit rounds of each set.
     has_stepped: all ranks have completed a step.
@@ -169,7 +169,7 @@ class InFlight:
             if (
                 handle.state is OperationState.RELEASED
                 and release is not None
-                and not self.succeed(handle, release, generation)
+                and not self.try_succeed(handle, release, generation)
             ):
                 indices[handle] = release.index
                 handle.reset()
@@ -191,8 +191,8 @@ class InFlight:
         handle.finish(handle.operation.finish(release, handle.payload))
         return True
 
-    def succeed(self, handle: Handle[Any], release: Release, generation: Generation) -> bool:
-        """Note a released operation as done if its works have completed; return whether they have.
+    def try_succeed(self, handle: Handle[Any], release: Release, generation: Generation) -> bool:
+        """If the works of a released operation have completed, note that it is done; return whether they have.
 
         The caller holds the lock.
         """

@@ -22,7 +22,7 @@ from worker_runtime.coordination.ordering.requests import GLOBAL_SET, make_title
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import ForgedObjectError, UnpicklableError
 
-_PROOF_BYTES = hashlib.sha256().digest_size
+_HMAC_BYTES = hashlib.sha256().digest_size
 
 
 def broadcast_object(
@@ -101,26 +101,26 @@ def allgather_object(
     return [_unpack(engine, title, part, rank) for part, rank in zip(parts, among.ranks, strict=True)]
 
 
-class _Nowhere:
-    """A file that forgets what is written."""
+class _NullFile:
+    """A file that discards what is written."""
 
     @staticmethod
     def write(data: bytes | memoryview) -> int:
-        """Return how much was written."""
+        """Return the number of bytes."""
         return len(data)
 
 
-def find_fault(value: object) -> str:
+def find_pickling_error(value: object) -> str:
     """Why an object cannot be pickled; "" where it can."""
     try:
-        cloudpickle.dump(value, _Nowhere())
+        cloudpickle.dump(value, _NullFile())
     except Exception as error:  # noqa: BLE001 - the object's own code runs here
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 class _Unpicklable(NamedTuple):
-    """Sent in place of an object that cannot be pickled, because the other ranks wait for an object."""
+    """Sent in place of an object that cannot be pickled: the other ranks wait for an object."""
 
     cause: str
 
@@ -160,21 +160,21 @@ class _RootRows(Allgather):
 def _pack(engine: Engine, title: str, value: object, rank: int) -> tuple[torch.Tensor, Exception | None]:
     """The HMAC and the pickled object as a tensor of bytes; after an error of pickling, the error in its place."""
     stream = io.BytesIO()
-    stream.write(bytes(_PROOF_BYTES))
+    stream.write(bytes(_HMAC_BYTES))
     try:
         cloudpickle.dump(value, stream)
     except Exception as error:  # noqa: BLE001 - the object's own code runs here
         data, _ = _pack(engine, title, _Unpicklable(f"{type(error).__name__}: {error}"), rank)
         return data, error
     message = stream.getbuffer()
-    message[:_PROOF_BYTES] = _prove(engine.key, title, rank, message[_PROOF_BYTES:])
+    message[:_HMAC_BYTES] = _make_hmac(engine.key, title, rank, message[_HMAC_BYTES:])
     return torch.frombuffer(message, dtype=torch.uint8), None
 
 
 def _unpack(engine: Engine, title: str, data: torch.Tensor, rank: int) -> Any:
     message = view_memory(data)
-    proof, pickled = message[:_PROOF_BYTES], message[_PROOF_BYTES:]
-    if not hmac.compare_digest(proof, _prove(engine.key, title, rank, pickled)):
+    received, pickled = message[:_HMAC_BYTES], message[_HMAC_BYTES:]
+    if not hmac.compare_digest(received, _make_hmac(engine.key, title, rank, pickled)):
         raise ForgedObjectError(title, rank)
     value = pickle.loads(pickled)  # noqa: S301 - its HMAC proves that a worker of this job has sent it
     if isinstance(value, _Unpicklable):
@@ -182,8 +182,8 @@ def _unpack(engine: Engine, title: str, data: torch.Tensor, rank: int) -> Any:
     return value
 
 
-def _prove(key: bytes, title: str, rank: int, pickled: memoryview) -> bytes:
+def _make_hmac(key: bytes, title: str, rank: int, pickled: memoryview) -> bytes:
     """The HMAC of an object's name, sender and bytes."""
-    proof = hmac.new(key, f"{title} of rank {rank}\0".encode(), hashlib.sha256)
-    proof.update(pickled)
-    return proof.digest()
+    code = hmac.new(key, f"{title} of rank {rank}\0".encode(), hashlib.sha256)
+    code.update(pickled)
+    return code.digest()

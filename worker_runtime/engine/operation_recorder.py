@@ -20,6 +20,8 @@ from worker_runtime.timeline.event_queue import HAND_ON_SECONDS, EventQueue
 from worker_runtime.timeline.recorder import Recorder
 from worker_runtime.timeline.trace import Arrivals, Clock, Run, Wait
 
+_MOST_SENT = 1000  # waits, in a message
+
 
 class _Progress:
     """An operation between its start and its end.
@@ -27,7 +29,8 @@ class _Progress:
     Args:
         works: the works of the operation.
 
-    started, ended: `time.monotonic()`; ended: of its last work; 0.0 while one runs, or if that is not known.
+    started: when it started (`time.monotonic()`).
+    ended: when its last work ended; 0.0 while one runs, or where the end is unknown.
     """
 
     __slots__ = ("_left", "ended", "started")
@@ -113,7 +116,10 @@ class OperationRecorder:
         self._recorder.note_wait(Wait(0, name, began, ended, row))
 
     def note_waited(self, waited: Waited) -> None:
-        """Note what another rank's time was spent on. The fastest message so far says best how its clock differs."""
+        """Note what another rank's time was spent on, by this rank's clock.
+
+        The offset of the other clock is known best from the message that took the least time so far.
+        """
         offset, known = waited.received - waited.sent, self._offsets.get(waited.rank)
         if known is None or offset < known:
             self._offsets[waited.rank] = offset
@@ -127,14 +133,11 @@ class OperationRecorder:
         self._recorder.note(text)
 
 
-_MOST_SENT = 1000  # waits, in a message
-
-
 class WaitSender:
     """Sends rank 0 what the time of this rank was spent on; its thread ends with `close`.
 
     Args:
-        send: sends some, to the present generation's rank 0.
+        send: sends some waits to the present generation's rank 0.
     """
 
     def __init__(self, send: Callable[[Sequence[RankSpan]], None]) -> None:
@@ -150,7 +153,7 @@ class WaitSender:
         self._queue.put((name, began, ended, row))
 
     def close(self) -> None:
-        """Send what has come, and end."""
+        """Send the remaining waits, and end the thread."""
         self._queue.close()
 
     def _send_all(self, waits: Sequence[RankSpan], _: int) -> None:
@@ -159,10 +162,10 @@ class WaitSender:
 
 
 class WaitReceiver:
-    """Has rank 0 receive what the others send, also while its program calls nothing; its thread ends with `close`.
+    """Lets rank 0 receive the others' waits, also while its program calls nothing; its thread ends with `close`.
 
     Args:
-        listen: carries out what has come.
+        listen: processes the messages that have arrived.
     """
 
     def __init__(self, listen: Callable[[], None]) -> None:
@@ -173,7 +176,7 @@ class WaitReceiver:
         self._thread.start()
 
     def close(self, *, awaits_last: bool) -> None:
-        """End.
+        """End the thread.
 
         Args:
             awaits_last: wait first for what the others have noted up to now.

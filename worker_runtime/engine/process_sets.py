@@ -32,7 +32,7 @@ class ProcessSets:
         self._generation = generation
         self.everyone = Members(GLOBAL_SET, tuple(range(size)), rank, generation)
         self._members = {GLOBAL_SET: self.everyone}
-        self._marks: dict[int, object] = {}
+        self._identities: dict[int, object] = {}
         self._lost: dict[int, tuple[int, ...]] = {}  # lost members by their former ranks
         self._superseded: set[int] = set()
         self._versions = {GLOBAL_SET: -1}  # the index of the release that added it; numbers are used again
@@ -52,7 +52,7 @@ class ProcessSets:
         if number in self._lost:
             raise SetLostError(title, number, self._lost[number])
         if members is None:
-            raise _make_error(number, title)
+            raise _make_unknown_error(number, title)
         if self._rank not in members.ranks:
             raise ValueError(f"{title}: Rank {self._rank} is not a member of the provided process set.")
         return members
@@ -65,7 +65,7 @@ class ProcessSets:
         """
         present = self._members.get(former.number)
         if present is not None and present.generation == former.generation and present.ranks != former.ranks:
-            raise _make_error(former.number, title)
+            raise _make_unknown_error(former.number, title)
         return self.find(former.number, title)
 
     def look_up(self, number: int) -> Members | None:
@@ -85,13 +85,13 @@ class ProcessSets:
         """The numbers of all sets."""
         return tuple(sorted(self._members))
 
-    def version(self, number: int) -> int:
-        """A value that distinguishes sets that had the same number one after the other."""
+    def find_version(self, number: int) -> int:
+        """A value that distinguishes sets that have the same number one after the other."""
         return self._versions[number]
 
-    def find_mark(self, number: int) -> object:
-        """An object that distinguishes a set from others of its number through all generations; None for no set."""
-        return self._marks.get(number)
+    def find_identity(self, number: int) -> object:
+        """An object that is the same for one set in all generations, and another for each set; None for no set."""
+        return self._identities.get(number)
 
     def is_current(self, number: int) -> bool:
         """Whether a second set of the same ranks is a duplicate: the set has all members, and is not superseded."""
@@ -99,7 +99,7 @@ class ProcessSets:
 
     def supersede(self) -> None:
         """Allow duplicates of all present sets, because an elastic function restarts and adds its sets again."""
-        self._superseded.update(self._marks)
+        self._superseded.update(self._identities)
 
     def list_lost(self, number: int) -> tuple[int, ...]:
         """The members that a set has lost, by their former ranks."""
@@ -117,7 +117,7 @@ class ProcessSets:
                 self._superseded.add(number)
             if number != GLOBAL_SET:
                 before = former.list_ranks(number)
-                self._marks[number] = former.find_mark(number)
+                self._identities[number] = former.find_identity(number)
                 self._put(number, tuple(sorted(ranks[rank] for rank in before if rank in ranks)), -1 - number)
                 lost = {*former.list_lost(number), *(rank for rank in before if rank not in ranks)}
                 if lost:
@@ -130,14 +130,14 @@ class ProcessSets:
     def add(self, number: int, ranks: tuple[int, ...], version: int) -> None:
         """Add a new set, or register one of the former generation."""
         if number not in self._members or not self.count(number):
-            self._marks[number] = object()
+            self._identities[number] = object()
             self._lost.pop(number, None)
             self._superseded.discard(number)
         self._put(number, ranks, version)
 
     def remove(self, number: int) -> None:
         """Remove a set."""
-        del self._members[number], self._versions[number], self._marks[number]
+        del self._members[number], self._versions[number], self._identities[number]
         self._lost.pop(number, None)
         self._superseded.discard(number)
 
@@ -146,7 +146,7 @@ class ProcessSets:
         self._versions[number] = version
 
 
-def _make_error(number: int, title: str) -> ValueError:
+def _make_unknown_error(number: int, title: str) -> ValueError:
     return ValueError(f"{title}: process set {number} does not exist, or has not been registered.")
 
 
@@ -172,7 +172,7 @@ class Names:
             if not isinstance(name, str):
                 raise WrongArgumentError(f"{kind}: name is {name!r}; give a str, or None")
             if len(name) > _LONG or not name.isascii():
-                _check(kind, name)
+                _check_encodable(kind, name)
             return f"{kind}.{name}"
         key = process_set, kind
         with self._lock:
@@ -191,7 +191,7 @@ class Names:
             self._counts = {key: count for key, count in self._counts.items() if key[0] != process_set}
 
 
-def _check(kind: str, name: str) -> None:
+def _check_encodable(kind: str, name: str) -> None:
     try:
         count = len(name.encode())
     except UnicodeEncodeError as error:

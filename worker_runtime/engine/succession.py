@@ -1,15 +1,15 @@
 """Moves an engine from one generation to the next: suspend, adopt, resume.
 
-In between, threads that wait continue to wait, and submitted operations wait too. `resume` runs each pending operation
+Meanwhile threads that wait continue to wait, and submitted operations wait too. `resume` runs each pending operation
 again with the surviving ranks, with two exceptions: the operations of an optimizer's step raise StepRevokedError, and
 the reducer runs the whole step again; commit rounds that the recovery decision calls done are not repeated.
 
-The snapshot makes this correct. It is taken under the lock that every completion holds, after the sequencer has
-reported that it releases nothing more. No operation of the old generation completes after it.
+`suspend` decides for each running operation whether it is done. It decides under the lock that every completion holds,
+after the sequencer has reported that it releases nothing more. So no operation of the old generation completes later.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from worker_runtime.collectives.agreements import AddSet, CommitRound
 from worker_runtime.coordination.group import Group
@@ -21,6 +21,9 @@ from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import STOPPING, Retry, decode_response, runs_with_step
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StuckError
 from worker_runtime.rendezvous import JoinReason, PendingOperation, RecoveryDecision, Report
+
+# An operation that the recovery decision calls done: its ranks, its commit round or 0, and its name.
+_Key: TypeAlias = tuple[tuple[int, ...], int, str]
 
 _HALT_SECONDS = 0.3  # how long to wait for the sequencer's last response: it may itself be lost
 
@@ -213,13 +216,13 @@ class Succession:
             if handle.release is None:
                 raise OperationFailedError(operation.title, generation.rank, generation.failure or "it was refused")
 
-    def _carry_over(self, handle: Handle[Any], former: tuple[int, ...], done: Mapping[tuple[Any, ...], bytes]) -> None:
+    def _carry_over(self, handle: Handle[Any], former: tuple[int, ...], done: Mapping[_Key, bytes]) -> None:
         """Complete, renew or fail a pending operation. The caller holds the lock.
 
         Args:
             handle: the operation's handle.
             former: the former ranks of its set.
-            done: the sequencer's responses to the operations that the decision calls done, by (ranks, round, name).
+            done: the sequencer's responses to the operations that the decision calls done, by key.
         """
         engine = self.engine
         self._indices.pop(handle, None)

@@ -188,8 +188,8 @@ def find_listener(earlier: Mapping[str, int]) -> socket.socket | None:
     return None
 
 
-def silence(listener: socket.socket) -> None:
-    """Make a listener drop all packets; without packet filters in the kernel this does nothing."""
+def drop_packets(listener: socket.socket) -> None:
+    """Make a listener drop all later packets; without packet filters in the kernel this does nothing."""
     code = ctypes.create_string_buffer(_DROP, len(_DROP))
     program = struct.pack(_PROGRAM, 1, ctypes.addressof(code))
     with contextlib.suppress(OSError):  # this kernel has no packet filters
@@ -253,7 +253,7 @@ class Gloo:
                     ends = [(each.own, each.other, each.received) for each in found]
                 fault, matched = self.compare(name, rank, size, ends, limit)
                 if listener is not None and not fault:
-                    silence(listener)  # not before: a member whose place an unknown peer has still connects
+                    drop_packets(listener)  # not before: a member whose place an unknown peer has still connects
 
             known = found or []
             own = [known[index] for index in matched]

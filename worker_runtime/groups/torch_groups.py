@@ -101,7 +101,7 @@ class TorchGroups:
         """The group of a process set for tensors of a device type; connects to the members the first time.
 
         Args:
-            version: the set's version; see `ProcessSets.version`.
+            version: the set's version; see `ProcessSets.find_version`.
             ranks: its members' ranks in the job.
             device: "cpu" or "cuda".
             limit: how long to wait for the other members.
@@ -227,11 +227,11 @@ def await_work(work: Work, listen: Callable[[], None] = lambda: None) -> None:
         return
 
 
-def end_before(works: Sequence[Work], deadline_seconds: float) -> bool:
+def end_before(works: Sequence[Work], deadline: float) -> bool:
     """Wait until all works have completed or failed, up to a deadline of `time.monotonic()`; whether they did."""
     for work in works:
         while not work.is_completed():
-            if time.monotonic() > deadline_seconds:
+            if time.monotonic() > deadline:
                 return False
             with contextlib.suppress(RuntimeError):  # failed or not completed: is_completed() tells
                 work.wait(_SLICE)  # not less: gloo counts milliseconds, and treats 0 as no limit
@@ -244,28 +244,3 @@ def describe_cause(error: RuntimeError) -> str:
     text = re.sub(r"^\[[^\]]*\.cc:\d+\]\s*", "", str(error))
     text = text.partition(" This is typically caused")[0].strip().rstrip(".!")
     return text or type(error).__name__
-
-
-class Cancellation:
-    """Cancels one attempt, from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ends: list[Callable[[], None]] = []
-        self._is_cancelled = False
-
-    def cover(self, end: Callable[[], None]) -> None:
-        """Register a function that `cancel` calls, perhaps repeatedly; call it now if already cancelled."""
-        with self._lock:
-            self._ends.append(end)
-            is_cancelled = self._is_cancelled
-        if is_cancelled:
-            end()
-
-    def cancel(self) -> None:
-        """Make every wait fail soon."""
-        with self._lock:
-            self._is_cancelled = True
-            ends = list(self._ends)
-        for end in ends:
-            end()

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from worker_runtime.coordination.group import Group, connect, form
+from worker_runtime.coordination.group import Cancellation, Group, connect, form
 from worker_runtime.coordination.link import Link
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import Choice
-from worker_runtime.groups.torch_groups import Cancellation
 from worker_runtime.rendezvous import Interrupt, Membership, OfferResize, RendezvousError, Report
 
 if TYPE_CHECKING:

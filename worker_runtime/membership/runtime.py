@@ -20,7 +20,7 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Fail
 from worker_runtime.engine.operation_recorder import OperationRecorder
 from worker_runtime.errors import InitializationError, NotInitializedError
-from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice, Features, choose
+from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice, Features, choose_backends
 from worker_runtime.membership.agent_watch import AgentWatch, FailureNotice, StopNotice
 from worker_runtime.membership.children import check_mark, place_below, remove_mark, set_mark
 from worker_runtime.membership.foreign import ForeignJob, join_job, open_job
@@ -110,7 +110,7 @@ class Runtime:
                 identity = str(bootstrap or world or "")
                 check_mark(environment, identity)
                 requested = read_backend(environment)
-                choice = choose(requested, Features.look(requested), is_elastic=is_elastic)
+                choice = choose_backends(requested, Features.look(requested), is_elastic=is_elastic)
                 ACCOUNT.open(None if bootstrap is None else bootstrap.account_file)
                 if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
                     assignment, engine = read_numbers(environment), Engine()
@@ -249,7 +249,7 @@ class Runtime:
             if engine.size == 1:
                 engine.steps.is_stopping = self.stop_notice.has_come()
             elif not engine.steps.has_stepped:
-                engine.steps.is_stopping = engine.ask_for_notice()
+                engine.steps.is_stopping = engine.agree_on_stopping()
         return engine.steps.is_stopping
 
     def start_timeline(self, path: Path, *, mark_cycles: bool) -> None:

@@ -8,7 +8,7 @@ import mxnet as mx
 from worker_runtime.api import calls, functions
 from worker_runtime.api.calls import Arguments, Finish, Form, take_first
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.collectives.combination import choose, choose_for_scatter
+from worker_runtime.collectives.combination import choose_combination, choose_for_scatter
 from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.mxnet.arrays import Views, view_for_reading
 from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
@@ -88,7 +88,7 @@ def allreduce(
             has not been initialized.
         MXNetError: the MXNet operation that computes the array failed. Nothing was sent.
     """
-    how = choose(op, average, prescale_factor, postscale_factor)
+    how = choose_combination(op, average, prescale_factor, postscale_factor)
     return Arguments((tensor,), name, process_set, how, take_first, Views())
 
 
@@ -130,7 +130,7 @@ def grouped_allreduce(
         HorovodInternalError: see `allreduce`.
         MXNetError: see `allreduce`.
     """
-    how = choose(op, average, prescale_factor, postscale_factor)
+    how = choose_combination(op, average, prescale_factor, postscale_factor)
     return Arguments(tensors, name, process_set, how, list, Views())
 
 

@@ -37,7 +37,7 @@ class AdasumReducer:
         find_set: returns the number of the process set in the present generation.
         compressor: compresses the updates for the transfer; None for no compression.
         check: compares the replicas in some steps; None for no check.
-        finite: looks at the gradients before the updates are combined; None for no check.
+        finite: examines the gradients before the updates are combined; None for no check.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class AdasumReducer:
         self._generation = 0
         self._communicator: Communicator | None = None
         self._index = -1  # the index of the release of this step's operation
-        self._has_submitted = False  # this step's operation
+        self._has_submitted = False  # whether this step's operation was submitted
         self._enter()
         self._tracked.update()
 
@@ -136,16 +136,6 @@ class AdasumReducer:
             raise
         return result
 
-    def _fail(self, comm: Communicator, error: BaseException) -> None:
-        """Report the failed step: fail the operations of this step that this rank has not submitted."""
-        must_report = not isinstance(error, DeadlockError)  # after a deadlock nothing is pending on any rank
-        for check in self._checks:
-            if must_report:
-                check.fail(comm, error)
-            check.withdraw()
-        if must_report and not self._has_submitted:
-            comm.fail(_STEP, error)
-
     def spread_infinity(self, gradients: Sequence[torch.Tensor], scale: Scale = math.inf) -> None:
         """If a rank has a gradient that is not finite, make all gradients infinite on all ranks.
 
@@ -173,6 +163,16 @@ class AdasumReducer:
         if found.item() and not is_bad:
             for part in values:
                 part.fill_(torch.inf)
+
+    def _fail(self, comm: Communicator, error: BaseException) -> None:
+        """After a failed step, make the other ranks' operations fail that this rank has not submitted."""
+        must_report = not isinstance(error, DeadlockError)  # after a deadlock nothing is pending on any rank
+        for check in self._checks:
+            if must_report:
+                check.fail_others(comm, error)
+            check.withdraw()
+        if must_report and not self._has_submitted:
+            comm.fail_others(_STEP, error)
 
     def _combine_with_all(self, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
         """The combined updates of all ranks; after a loss those of the surviving ranks."""

@@ -1,7 +1,7 @@
 """A bucket, which is a list of gradients that are reduced by one operation; and the state of one step.
 
-A bucket lives as long as its plan. What it has in one step is in its `Contents`. A `Step`, which has those of all
-buckets, starts empty and is dropped as a whole after the step: no field is reset.
+A bucket lives as long as its plan. Its `Contents` are those of one step. A `Step` has the contents of all buckets. It
+starts empty and is dropped as a whole after the step: no field is reset.
 """
 
 from abc import ABC, abstractmethod
@@ -85,7 +85,7 @@ class Entry:
             self.hook = None
 
     def find_sparse_dims(self) -> int:
-        """The number of sparse dimensions of the present gradient, without one of the last one; 0 for a dense one."""
+        """The number of sparse dimensions of the present gradient, or without one of the last one; 0 if it is dense."""
         gradient = self.parameter.grad
         if gradient is None:
             return self.sparse_dims
@@ -96,7 +96,7 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Contents(Generic[ResultT]):
-    """What a bucket has in one step.
+    """The contents of a bucket in one step.
 
     ready: the step's `ready`.
     local: the local gradients; None, or absent, for a parameter without one.
@@ -121,7 +121,7 @@ class Step:
     passes_left: the remaining backward passes of each parameter that has had some of several.
     ready: the entries with a complete gradient that has no bucket or was taken by one, with the gradient's version at
         that time. In a warm-up step in the order of readiness.
-    contents: what each bucket has that has something.
+    contents: the contents of the buckets that have any.
     open: the local gradients of buckets that are waiting for gradients, where each has one backward pass.
     latest: the handle that was submitted last during backward.
     asked: the handle of the negotiation, in a warm-up step.
@@ -155,10 +155,10 @@ class Step:
         return chain(self.ready, *(contents.local for contents in self.contents.values()))
 
     def open_contents(self, bucket: "Bucket[Any]") -> Contents[Any]:
-        """What a bucket has, which is nothing at first."""
+        """The contents of a bucket, which are empty at first."""
         contents = self.contents.get(bucket)
         if contents is None:
-            contents = self.contents[bucket] = bucket.begin(self.ready)
+            contents = self.contents[bucket] = bucket.make_contents(self.ready)
         return contents
 
     def find_local(self, entry: Entry) -> torch.Tensor | None:
@@ -187,11 +187,11 @@ class Bucket(ABC, Generic[ContentsT]):
 
     Args:
         entries: at least one.
-        number: of the bucket; with the optimizer's name it makes the operation's.
-        note: what the other ranks must have alike, and is shown where they have not.
+        number: the bucket's number, a part of the operation's name.
+        note: a description that must be the same on all ranks.
     """
 
-    begin: Callable[[dict[Entry, int]], ContentsT]  # what it has at first in a step, given the step's `ready`
+    make_contents: Callable[[dict[Entry, int]], ContentsT]  # creates the contents of a step, given its `ready`
     kind = "allreduce"  # the first part of the operation's name
     copies_each = False  # each gradient is copied when it is complete, instead of all together
 
@@ -225,11 +225,11 @@ class Bucket(ABC, Generic[ContentsT]):
 
         Args:
             comm: the communicator.
-            contents: what the bucket has in this step.
+            contents: the bucket's contents in this step.
             at_once: send the request immediately, as during backward.
             is_awaited: the caller waits for it next.
-            look: is called before the operation is created, which on a GPU may change what is sent from then on; None
-                where nobody looks.
+            look: examines the contents before the operation is created, which on a GPU may change what is sent from
+                then on; None for no check.
         """
         # The operation waits for the current stream.
         while contents.streams:
@@ -253,7 +253,7 @@ class Bucket(ABC, Generic[ContentsT]):
 
         Args:
             comm: the communicator with which it was submitted.
-            contents: what the bucket has in this step.
+            contents: the bucket's contents in this step.
 
         Raises:
             HorovodInternalError: the operation failed.
@@ -283,11 +283,11 @@ class Bucket(ABC, Generic[ContentsT]):
         )
 
     def list_sent(self, contents: ContentsT) -> Sequence[torch.Tensor]:
-        """Tensors that together have all values that are about to be sent, before any compression of the user's."""
+        """Tensors that together have all values to send, before any compression of the user's."""
         return [values for _, values in self.pair_sent(contents)]
 
     def pair_sent(self, contents: ContentsT) -> Iterator[tuple[Entry, torch.Tensor]]:
-        """The same, for each parameter that has a gradient."""
+        """Each entry that has a gradient, with its values to send."""
         del contents
         for entry in self.entries:
             values = find_values(entry)
@@ -303,7 +303,7 @@ class Bucket(ABC, Generic[ContentsT]):
         """Replace the gradients by the results."""
 
     def _pack(self, contents: ContentsT) -> None:
-        """Bring what is sent to its place; the gradients lie there already, unless a kind of bucket copies them."""
+        """Copy the gradients to the memory that is sent; nothing to do where that is their own."""
 
     @abstractmethod
     def _make_operation(self, comm: Communicator, contents: ContentsT, name: str) -> Operation[Any]:

@@ -50,7 +50,7 @@ def make_state_checksum(state: Mapping[str, object]) -> torch.Tensor | None:
 
 
 def has_bits(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has dense values that can be compared."""
+    """Whether a tensor has dense values, which have a checksum."""
     return not is_lazy(tensor) and tensor.layout is torch.strided and tensor.device.type != "meta"
 
 

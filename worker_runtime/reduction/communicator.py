@@ -41,11 +41,11 @@ class Communicator:
         """Whether this rank is the first of its set. Where one rank must decide, the first does."""
         return self.members.position == 0
 
-    def fail(self, part: str, error: BaseException) -> None:
+    def fail_others(self, part: str, error: BaseException) -> None:
         """Make the other ranks' operation of this name fail, because this rank will not submit it."""
         with suppress(HorovodInternalError, ValueError):  # where the set is gone, no rank waits for the operation
             number = self.engine.process_sets.find_again(self.members, self.name).number
-            self.engine.fail(number, part.format(self.name), error, is_of_step=True)
+            self.engine.fail_others(number, part.format(self.name), error, is_of_step=True)
 
     def rebind(self) -> "Communicator | None":
         """The communicator in the generation that the engine has continued with; None if this rank is now alone.

@@ -154,10 +154,10 @@ def _allocate(parts: Sequence[Part]) -> tuple[list[torch.Tensor], list[torch.Ten
 
 @dataclass(slots=True, eq=False)
 class DenseContents(Contents[list[torch.Tensor]]):
-    """What a dense bucket has in one step.
+    """The contents of a dense bucket in one step.
 
     memory: its flat tensors.
-    packed: the packed gradients; None in the place of one that the result cannot overwrite.
+    packed: the packed gradients; None for one that the result cannot overwrite.
     """
 
     memory: Memory | None = None
@@ -174,7 +174,7 @@ class DenseBucket(Bucket[DenseContents]):
         sparse_dims: the number of sparse dimensions of each entry's result; 0 for a dense result.
     """
 
-    begin = DenseContents
+    make_contents = DenseContents
 
     def __init__(
         self,

@@ -1,14 +1,14 @@
 """The check that each rank's own gradients are finite, before the average spreads them: `--check-nan`.
 
-A rank looks at each bucket before it is reduced. On a CPU it takes one sum for each bucket, and looks at single
-parameters where that is not finite. On a device nothing waits: the largest value of each gradient is computed there,
-and read in the next step. To raise the error in the same step, the rank waits for it.
+A rank examines each bucket before it is reduced. On a CPU the rank takes one sum for each bucket, and examines single
+parameters where the sum is not finite. On a device nothing waits: the largest value of each gradient is computed there,
+and read in the next step. To raise the error in the same step, the rank waits for the value.
 
-A small allreduce in each step tells all ranks what each has found. So the first rank of a set can say it in one line,
-all ranks raise the same error, and what follows in later steps is known to be a consequence.
+A small allreduce in each step tells all ranks what each has found. So the first rank of a set reports it in one line,
+and all ranks raise the same error.
 
-**Loss scaling.** Infinities are usual where a gradient scaler searches for its scale, and it skips such a step. They
-are the scale's fault only while that is above 1. So nothing is said before the scaler has gone down to 1.
+**Loss scaling.** A gradient scaler that searches for its scale causes infinities, and skips such a step. A scale of 1
+causes none. So nothing is reported while the scale is above 1.
 """
 
 import math
@@ -31,7 +31,7 @@ FINITE = "allreduce.{}.finite"  # the operation's name, without the optimizer's
 _KINDS = ("", "NaN", "infinity", "too large for the compression")
 _NAN, _INFINITY, _COMPRESSED = range(1, len(_KINDS))
 _UNIT_SCALE = 1.0
-_REPEATS = 10  # bad steps in a row, or rows of them: the next line follows after so many, and each power of so many
+_REPEATS = 10  # of many bad steps in a row, those numbered by powers of this have a line; so have rows of bad steps
 
 Scale = torch.Tensor | float | None  # of a loss; None without a scaler
 
@@ -39,9 +39,9 @@ Scale = torch.Tensor | float | None  # of a loss; None without a scaler
 class Found(NamedTuple):
     """What one rank has found in one step.
 
-    place: of the last of its gradients that is not finite, which is the one nearest to the loss.
+    place: the index of its last gradient that is not finite, which is the one nearest to the loss.
     kind: an index of `_KINDS`; 0 for nothing.
-    bad_count: how many of its gradients are not finite.
+    bad_count: the number of its gradients that are not finite.
     """
 
     place: int = 0
@@ -50,11 +50,11 @@ class Found(NamedTuple):
 
 
 class _Late(NamedTuple):
-    """What is still computed on a device.
+    """Values that a device still computes.
 
     entries: the gradients.
     largest: the largest absolute value of each, on the CPU when the event has happened.
-    event: of the copy to the CPU.
+    event: the end of the copy to the CPU; None where the device is not CUDA.
     """
 
     entries: Sequence[Entry]
@@ -63,12 +63,12 @@ class _Late(NamedTuple):
 
 
 class FiniteCheck:
-    """Finds gradients that are not finite, and says on which ranks.
+    """Finds gradients that are not finite, and reports on which ranks they are.
 
     Args:
         raises: raise an error, and do not only print.
-        waits: wait for devices in each step; with `raises` it always does.
-        show: makes what a person reads of a gradient's name.
+        waits: wait for devices in each step, which `raises` implies.
+        show: turns a gradient's name into the name that the user reads.
     """
 
     def __init__(self, *, raises: bool, waits: bool = False, show: Callable[[str], str] = str) -> None:
@@ -87,8 +87,8 @@ class FiniteCheck:
         self._number = 0  # of the step in which it was found, from 1 on
         self._is_first = False  # this rank speaks for its set
         self._is_settled = True
-        self._run = 0  # how many steps in a row had gradients that were not finite, up to the last one
-        self._runs = 0
+        self._streak = 0  # the number of bad steps in a row, up to the last one
+        self._streaks = 0  # the number of such rows
 
     def withdraw(self) -> None:
         """Forget what this step has found; it is repeated, failed or discarded."""
@@ -96,28 +96,28 @@ class FiniteCheck:
         self._bad.clear()
         self._on_devices.clear()
 
-    def fail(self, comm: Communicator, error: BaseException) -> None:
-        """Report a failed step: make the other ranks' operation fail, if this rank did not submit it."""
+    def fail_others(self, comm: Communicator, error: BaseException) -> None:
+        """After a failure of the step here, make the others' exchange fail, if this rank did not submit its own."""
         if self._handle is None:
-            comm.fail(FINITE, error)
+            comm.fail_others(FINITE, error)
 
     def look(self, bucket: Bucket[Any], contents: Contents[Any]) -> None:
-        """Look at what a bucket is about to send."""
-        if all(_is_finite(each) for each in bucket.list_sent(contents) if _is_near(each)):
-            present = [(entry, each) for entry, each in bucket.pair_sent(contents) if not _is_near(each)]
+        """Examine the gradients that a bucket is about to send."""
+        if all(_is_finite(each) for each in bucket.list_sent(contents) if _is_on_cpu(each)):
+            present = [(entry, each) for entry, each in bucket.pair_sent(contents) if not _is_on_cpu(each)]
         else:
             present = list(bucket.pair_sent(contents))
         self._look_at(present)
 
     def look_alone(self, entries: Sequence[Entry], rank: int) -> None:
-        """Look at the gradients of a rank that reduces with no other."""
+        """Examine the gradients of a rank that reduces with no other."""
         self._look_at([(entry, values) for entry in entries if (values := find_values(entry)) is not None])
         self._entries = entries
-        self._give({rank: self._collect(entries)}, is_first=True)
+        self._store({rank: self._collect(entries)}, is_first=True)
         self.count_step()
 
     def exchange(self, comm: Communicator, entries: Sequence[Entry]) -> None:
-        """Look at all gradients, and wait for what all ranks have found: for steps without buckets.
+        """Examine all gradients, and exchange the findings of all ranks: for steps without buckets.
 
         Raises:
             HorovodInternalError: the exchange failed.
@@ -127,7 +127,7 @@ class FiniteCheck:
         self.finish(comm)
 
     def ask(self, comm: Communicator, entries: Sequence[Entry]) -> None:
-        """Submit what this step has found, if that was not submitted yet.
+        """Submit this rank's findings, if they were not submitted yet.
 
         Args:
             comm: the communicator.
@@ -149,7 +149,7 @@ class FiniteCheck:
         self._handle = comm.engine.submit(operation)
 
     def finish(self, comm: Communicator) -> None:
-        """Wait for what all ranks have found.
+        """Wait for the findings of all ranks.
 
         Raises:
             HorovodInternalError: the exchange failed.
@@ -158,14 +158,14 @@ class FiniteCheck:
             return
         (table,) = comm.engine.wait(self._handle)
         if not table.view(comm.members.size, -1)[:, 1:].any():
-            self._give({}, is_first=False)
+            self._store({}, is_first=False)
             return
         rows = zip(comm.members.ranks, table.view(comm.members.size, -1).tolist(), strict=True)
         present = {rank: Found(*found) for rank, (has_taken_part, *found) in rows if has_taken_part}
-        self._give(present, is_first=next(iter(present), None) == comm.members.rank)
+        self._store(present, is_first=next(iter(present), None) == comm.members.rank)
 
     def drop(self, comm: Communicator) -> None:
-        """Wait for the exchange of a step whose gradients are discarded. What it has found does not count.
+        """Wait for the exchange of a step whose gradients are discarded, and drop its findings.
 
         Raises:
             HorovodInternalError: the exchange failed.
@@ -180,10 +180,10 @@ class FiniteCheck:
         self._steps += 1
 
     def settle(self, scale: Scale = None) -> None:
-        """Say what the last step has found, once: before the optimizer steps, or a scaler decides whether it does.
+        """Report the findings of the last step, once: before the optimizer steps, or a scaler decides whether it does.
 
         Args:
-            scale: by which the program's gradient scaler has multiplied the loss; infinity where it is unknown.
+            scale: the factor of the loss by the program's gradient scaler; infinity where it is unknown.
 
         Raises:
             NotFiniteError: a gradient is not finite, and the check is to raise.
@@ -196,14 +196,14 @@ class FiniteCheck:
             kept = scale.clone() if isinstance(scale, torch.Tensor) else scale
             scale, self._late_scale = self._late_scale, kept
         if not self._found:
-            self._run = 0
+            self._streak = 0
             return
 
         if scale is not None and float(scale) > _UNIT_SCALE:
             return
-        self._run += 1
-        if self._run == 1:
-            self._runs += 1
+        self._streak += 1
+        if self._streak == 1:
+            self._streaks += 1
         sentence = self._describe(self._number - is_late, was_scaled=scale is not None)
         if self._raises:
             raise NotFiniteError(sentence)
@@ -212,13 +212,13 @@ class FiniteCheck:
             sys.stderr.flush()
 
     def _must_tell(self) -> bool:
-        """Whether this step gets a line: it begins a row of such steps, and there were not many."""
-        if self._run > 1:
-            return _is_power(self._run, _REPEATS)
-        return self._runs <= _REPEATS or _is_power(self._runs, _REPEATS)
+        """Whether this step gets a line; see `_REPEATS`."""
+        if self._streak > 1:
+            return _is_power(self._streak, _REPEATS)
+        return self._streaks <= _REPEATS or _is_power(self._streaks, _REPEATS)
 
     def _describe(self, step: int, *, was_scaled: bool) -> str:
-        """What was found, as a sentence without its full stop."""
+        """The findings as a sentence without its full stop."""
         (rank, first), *others = self._found.items()
         name, kind = self._show(self._entries[first.place].name), _KINDS[first.kind]
         text = f"rank {rank}'s gradient of {name} is not finite ({kind}) in step {step}"
@@ -228,32 +228,32 @@ class FiniteCheck:
             text += f"; nor are gradients of rank {', '.join(str(other) for other, _ in others)}"
         if was_scaled:
             text += "; the gradient scaler has gone down to a scale of 1, so that is not the reason"
-        if self._run > 1:
-            text += f"; this is so in the {self._run} steps up to this one"
-        elif self._runs > 1:
-            text += f"; this has happened {self._runs} times"
+        if self._streak > 1:
+            text += f"; this is so in the {self._streak} steps up to this one"
+        elif self._streaks > 1:
+            text += f"; this has happened {self._streaks} times"
         return text
 
-    def _give(self, present: Mapping[int, Found], *, is_first: bool) -> None:
+    def _store(self, present: Mapping[int, Found], *, is_first: bool) -> None:
         self._found = {rank: found for rank, found in present.items() if found.kind}
         self._number = self._steps + 1
         self._is_first = is_first
         self._is_settled = False
 
     def _look_at(self, present: Sequence[tuple[Entry, torch.Tensor]]) -> None:
-        """Look at single gradients: at once on a CPU, later on a device."""
+        """Examine single gradients: at once on a CPU, later on a device."""
         floating = [(entry, _as_real(values)) for entry, values in present if _has_infinity(values)]
         for entry, values in floating:
-            if _is_near(values) and not _is_finite(values) and (what := _find_kind(entry, values)):
+            if _is_on_cpu(values) and not _is_finite(values) and (what := _find_kind(entry, values)):
                 self._bad[entry] = what
-        kinds = {(values.device, values.dtype) for _, values in floating if not _is_near(values)}
+        kinds = {(values.device, values.dtype) for _, values in floating if not _is_on_cpu(values)}
         for kind in kinds:
             here = [(entry, each) for entry, each in floating if (each.device, each.dtype) == kind and each.numel()]
             largest = torch.stack(torch._foreach_norm([values for _, values in here], math.inf))  # noqa: SLF001 - torch's own optimizers and clipping use it
             self._on_devices.append(_send([entry for entry, _ in here], largest))
 
     def _collect(self, entries: Sequence[Entry]) -> Found:
-        """What this rank has found: in this step, and on devices in the last one."""
+        """This rank's findings: of this step, and on devices of the last one."""
         bad, self._bad = self._bad, {}
         late, self._on_devices = self._on_devices or None, []
 
@@ -272,7 +272,7 @@ class FiniteCheck:
 
 
 def _send(entries: Sequence[Entry], values: torch.Tensor) -> _Late:
-    """Begin to copy largest values to the CPU, on the stream that computes them: another one would not wait for it."""
+    """Begin to copy the largest values to the CPU, on the stream that computes them: another stream would not wait."""
     largest, event = values.float().to("cpu", non_blocking=True), None
     if values.is_cuda:
         event = torch.cuda.current_stream(values.device).record_event()
@@ -291,8 +291,8 @@ def _read(late: Sequence[_Late]) -> dict[Entry, int]:
     return bad
 
 
-def _is_near(values: torch.Tensor) -> bool:
-    """Whether a look at the values waits for no device."""
+def _is_on_cpu(values: torch.Tensor) -> bool:
+    """Whether the values are on the CPU, so that reading them waits for no device."""
     return values.device.type == "cpu"
 
 
@@ -319,7 +319,7 @@ def _is_finite(values: torch.Tensor) -> bool:
 
 
 def _find_kind(entry: Entry, values: torch.Tensor) -> int:
-    """What is not finite about a gradient as it is sent; 0 for nothing."""
+    """The kind of a gradient that is not finite as it is sent; 0 where it is finite."""
     if torch.isfinite(values).all():
         return 0
     own = find_values(entry)

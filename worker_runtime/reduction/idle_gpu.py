@@ -4,7 +4,7 @@ import warnings
 
 import torch
 
-from worker_runtime.collectives.combination import find_program
+from worker_runtime.collectives.combination import find_stack_level
 from worker_runtime.reduction.parameters import TrackedParameters
 
 _STEPS = 20  # enough to know that the model stays where it is
@@ -38,4 +38,4 @@ class IdleGpuWatch:
             return
         # This mostly asks NVML, which leaves CUDA as it is.
         if torch.cuda.device_count():
-            warnings.warn(_TEXT.format(_STEPS), stacklevel=find_program())
+            warnings.warn(_TEXT.format(_STEPS), stacklevel=find_stack_level())

@@ -63,7 +63,7 @@ class GradientReducer:
         find_set: returns the number of the process set in the present generation.
         label: distinguishes reducers; those of one label are matched by the order of their creation.
         check: compares the replicas in some steps; None for no check.
-        finite: looks at the gradients before they are reduced; None for no check.
+        finite: examines the gradients before they are reduced; None for no check.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class GradientReducer:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether this rank's gradients are the results of `synchronize()`, no pass since, and none of them cleared.
+        """Whether this rank's gradients are the results of `synchronize()`: no pass has run since, and none is cleared.
 
-        What the program has written since counts as a result: a gradient clipped out of place is not reduced again.
+        A gradient that the program has replaced since, such as a clipped one, counts as a result.
         """
         is_between = self._step.follows_reduced and not self._step.has_begun
         return is_between and not any(
@@ -201,13 +201,13 @@ class GradientReducer:
             complete_step_alone(self._get_engine(), self._find_set)
 
     def settle(self, scale: Scale = None) -> None:
-        """Before the optimizer uses the gradients: say which of the ranks' own ones were not finite.
+        """Report which of the ranks' own gradients were not finite, before the optimizer uses the results.
 
         Args:
             scale: see `FiniteCheck.settle`.
 
         Raises:
-            NotFiniteError: one was not, and the user wants an error.
+            NotFiniteError: one was not finite, and the user wants an error.
         """
         if self._finite is not None:
             self._finite.settle(scale)
@@ -272,7 +272,7 @@ class GradientReducer:
                 self._preparations -= 1
 
     def average(self, value: torch.Tensor, note: str = "", part: str = "loss") -> torch.Tensor:
-        """Combine a value, such as the loss, over the ranks in the way of the gradients.
+        """Combine a value, such as the loss, over the ranks as the gradients are: a sum, or an average.
 
         Args:
             value: this rank's value.
@@ -293,7 +293,7 @@ class GradientReducer:
                 operation = Allreduce([value.detach()], how, comm.members, part.format(comm.name))
                 operation.request = operation.request.add_note(note)
             except BaseException as error:
-                comm.fail(part, error)
+                comm.fail_others(part, error)
                 raise
             return comm.engine.run(operation)[0]
 
@@ -501,7 +501,7 @@ class GradientReducer:
     def _fail_unsubmitted(self, comm: Communicator, error: BaseException) -> None:
         """Send FAIL for all operations of this step that this rank has not submitted."""
         if self._check is not None:
-            self._check.fail(comm, error)
+            self._check.fail_others(comm, error)
 
         must_negotiate = not self._plan.is_overlapped
         if self._plan.is_overlapped and self._superseded is None:
@@ -511,14 +511,14 @@ class GradientReducer:
                 must_negotiate = bool(self._plan.list_new())
 
         if must_negotiate and self._step.asked is None:
-            comm.fail(PLAN, error)
+            comm.fail_others(PLAN, error)
         if self._plan.is_overlapped or self._step.has_negotiated:
             if self._finite is not None:
-                self._finite.fail(comm, error)
+                self._finite.fail_others(comm, error)
             submitted = self._step.handles
             for bucket in self._plan.buckets:
                 if bucket not in submitted:
-                    comm.fail(bucket.part, error)
+                    comm.fail_others(bucket.part, error)
 
     def _complete(self, comm: Communicator, *, takes: bool = True) -> bool:
         """Submit all buckets, full or not, and wait for them; return whether no rank had joined.
@@ -549,9 +549,9 @@ class GradientReducer:
         return last.release is None or not last.release.joined
 
     def _look_at(self, bucket: Bucket[Any], contents: Contents[Any]) -> None:
-        """Before a bucket is submitted: look whether its gradients are finite, and tell the others with the last one.
+        """Examine a bucket's gradients before it is submitted; with the last bucket submit the findings.
 
-        The request then goes out together with that of the bucket.
+        Their request then goes out together with the bucket's.
         """
         if self._finite is None or self._communicator is None:
             return

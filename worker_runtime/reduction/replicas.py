@@ -65,10 +65,10 @@ class ReplicaCheck:
         """Forget a submitted comparison; the next step repeats it."""
         self._handle = None
 
-    def fail(self, comm: Communicator, error: BaseException) -> None:
-        """Report a failed step: make the other ranks' comparison fail, if it is due and this rank did not submit it."""
+    def fail_others(self, comm: Communicator, error: BaseException) -> None:
+        """After a failure of the step here, make the other ranks' comparison fail, if it is due and not submitted."""
         if self._handle is None and self._is_due:
-            comm.fail(REPLICAS, error)
+            comm.fail_others(REPLICAS, error)
 
     @property
     def _is_due(self) -> bool:
@@ -87,9 +87,6 @@ class ReplicaCheck:
     def finish(self, comm: Communicator) -> None:
         """Wait for the comparison, if one was submitted.
 
-        Args:
-            comm: the communicator.
-
         Raises:
             ReplicasDifferError: a parameter or its state differs between ranks.
             HorovodInternalError: the comparison failed.
@@ -107,14 +104,14 @@ class ReplicaCheck:
         self._steps += 1
 
     def _make_sums(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The checksums of all parameters, and then those of their states; 0 for what has no bits."""
+        """The checksums of all parameters, and then those of their states; 0 where there are no values to compare."""
         zero = torch.zeros((), dtype=torch.int64, device="cpu")
         values = [make_checksum(each) if has_bits(each) else zero for each in parameters]
         states = [make_state_checksum(self._list_state(each)) for each in parameters]
         return stack([*values, *(zero if each is None else each for each in states)])
 
     def _explain(self, comm: Communicator) -> ReplicasDifferError:
-        """Collect all ranks' checksums; what differs, and on which ranks."""
+        """The error of different replicas, from the checksums of all ranks, which it collects."""
         own = split(self._sums).flatten()
         table = torch.zeros((comm.members.size, 1 + own.numel()), dtype=torch.int64, device="cpu")
         table[comm.members.position, 0] = 1  # this rank has not joined

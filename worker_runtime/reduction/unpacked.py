@@ -36,7 +36,7 @@ class InPlaceBucket(Bucket[Contents[Tensors]]):
         comm: the communicator.
     """
 
-    begin = Contents
+    make_contents = Contents
 
     def __init__(
         self, entries: Sequence[Entry], number: int, note: str, settings: Settings, comm: Communicator
@@ -73,7 +73,7 @@ def _find_gradient(parameter: torch.Tensor) -> torch.Tensor:
 
 @dataclass(slots=True, eq=False)
 class CompressedContents(Contents[Tensors]):
-    """What a bucket of compressed gradients has in one step.
+    """The contents of a bucket of compressed gradients in one step.
 
     contexts: what the compressor needs to decompress each gradient.
     """
@@ -91,7 +91,7 @@ class CompressedBucket(Bucket[CompressedContents]):
         sparse_dims: the number of sparse dimensions of each entry's result; 0 for a dense result.
     """
 
-    begin = CompressedContents
+    make_contents = CompressedContents
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class SparseBucket(Bucket[Contents[torch.Tensor]]):
         sparse_dims: the number of sparse dimensions of the gradient, the same on all ranks.
     """
 
-    begin = Contents
+    make_contents = Contents
     kind = "allgather"
 
     def __init__(self, entry: Entry, number: int, note: str, settings: Settings, sparse_dims: int) -> None:

@@ -11,7 +11,7 @@ from worker_runtime.api.calls import Arguments, Form, asynchronous, overwriting,
 from worker_runtime.api.functions import barrier, join, poll, synchronize
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.alltoall import Splits
-from worker_runtime.collectives.combination import choose, choose_for_scatter, choose_reduction
+from worker_runtime.collectives.combination import choose_combination, choose_for_scatter, choose_reduction
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.reduction.settings import Compressor
@@ -110,7 +110,7 @@ def allreduce(
         HorovodInternalError: the ranks give different dtypes, shapes, ops, factors or device types; the operation
             failed; or Horovod has not been initialized.
     """
-    how = choose(op, average, prescale_factor, postscale_factor)
+    how = choose_combination(op, average, prescale_factor, postscale_factor)
     arrays = _choose_arrays("allreduce", compression)
     return Arguments((tensor,), name, process_set, how, take_first, arrays)
 
@@ -143,7 +143,7 @@ def allreduce_(
         ValueError: see `allreduce`. In place, also where elements of `tensor` share memory, as after `expand`.
         HorovodInternalError: see `allreduce`.
     """
-    how = choose(op, average, prescale_factor, postscale_factor)
+    how = choose_combination(op, average, prescale_factor, postscale_factor)
     return Arguments((tensor,), name, process_set, how, take_first)
 
 
@@ -184,7 +184,7 @@ def grouped_allreduce(
         ValueError: see `allreduce`; also where the list is empty, or the tensors are on several devices.
         HorovodInternalError: see `allreduce`.
     """
-    how = choose(op, average, prescale_factor, postscale_factor)
+    how = choose_combination(op, average, prescale_factor, postscale_factor)
     return Arguments(tensors, name, process_set, how, list, _choose_arrays("grouped_allreduce", compression))
 
 
@@ -216,7 +216,7 @@ def grouped_allreduce_(
         ValueError: see `allreduce_`; also where the list is empty, or the tensors are on several devices.
         HorovodInternalError: see `allreduce`.
     """
-    how = choose(op, average, prescale_factor, postscale_factor)
+    how = choose_combination(op, average, prescale_factor, postscale_factor)
     return Arguments(tensors, name, process_set, how, list)
 
 

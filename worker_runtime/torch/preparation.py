@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from worker_runtime.api.basics import cross_size, init, local_rank, rank, size
 from worker_runtime.errors import WrongArgumentError
-from worker_runtime.groups.backends.choice import Features, choose
+from worker_runtime.groups.backends.choice import Features, choose_backends
 from worker_runtime.preparation import SchedulerExistsError, choose_device, follow_size, run_steps
 from worker_runtime.rendezvous import Backend, read_backend
 from worker_runtime.torch.elastic import ElasticSampler, TorchState
@@ -65,7 +65,7 @@ def describe_device(device: torch.device) -> str:
     """
     workers, hosts = size(), cross_size()
     requested = read_backend(os.environ)
-    backend = choose(requested, Features.look(requested)).of(device.type)
+    backend = choose_backends(requested, Features.look(requested)).of(device.type)
     means = f"{backend} {'.'.join(map(str, torch.cuda.nccl.version()))}" if backend is Backend.NCCL else backend  # type: ignore[no-untyped-call]  # torch leaves it untyped
     place = f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
     jobs = f"{workers} {'worker' if workers == 1 else 'workers'} on {hosts} {'host' if hosts == 1 else 'hosts'}"

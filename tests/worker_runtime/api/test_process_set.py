@@ -85,7 +85,7 @@ def test_wrong_sets_are_refused_before_any_request(ranks: RankPool) -> None:
             with pytest.raises(ValueError, match="a process set needs ranks from 0 to 1"):
                 add_process_set(wrong)
         numbers = [add_process_set([1]).process_set_id]
-        runtime.RUNTIME.engine.begin_again()  # as a function does that adds its sets each time
+        runtime.RUNTIME.engine.supersede_sets()  # as a function does that adds its sets each time
         return [*numbers, add_process_set(some).process_set_id, add_process_set([1]).process_set_id]
 
     assert ranks.run(body) == [[2, 3, 4]] * 2
@@ -129,7 +129,7 @@ def test_all_ranks_are_in_set_0() -> None:
     sets = ProcessSets(2, 4)
     members = sets.find(0, "allreduce 'x'")
     assert members == Members(0, (0, 1, 2, 3), 2)
-    assert (sets.numbers, sets.count(0), sets.list_ranks(0), sets.version(0)) == ((0,), 4, (0, 1, 2, 3), -1)
+    assert (sets.numbers, sets.count(0), sets.list_ranks(0), sets.find_version(0)) == ((0,), 4, (0, 1, 2, 3), -1)
 
 
 def test_only_members_find_a_process_set_and_only_until_its_removal() -> None:
@@ -156,7 +156,7 @@ def test_a_number_is_used_again_but_its_version_distinguishes_the_sets() -> None
     sets.remove(1)
     assert sets.find_free() == 1
     sets.add(1, (0, 2), 9)
-    assert (sets.numbers, sets.version(1), sets.version(2)) == ((0, 1, 2), 9, 5)
+    assert (sets.numbers, sets.find_version(1), sets.find_version(2)) == ((0, 1, 2), 9, 5)
 
 
 def test_unnamed_operations_are_counted_for_each_kind_and_set_and_anew_in_a_new_one() -> None:

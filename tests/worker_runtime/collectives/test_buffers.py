@@ -7,7 +7,7 @@ from worker_runtime.collectives import buffers
 from worker_runtime.collectives.buffers import (
     Fusion,
     distribute,
-    find_place,
+    find_target,
     fuse_small,
     gather,
     gather_in_place,
@@ -155,7 +155,7 @@ def test_a_single_tensor_is_reduced_right_where_the_result_goes() -> None:
     "target", [torch.zeros(2, 3, dtype=torch.float16), torch.zeros(3, 2).t()], ids=["other dtype", "transposed"]
 )
 def test_other_results_are_reduced_in_a_buffer(target: torch.Tensor) -> None:
-    assert find_place(SINGLE, [target]) is None
+    assert find_target(SINGLE, [target]) is None
     assert gather_in_place(SINGLE, [target], [target]).data_ptr() != target.data_ptr()
 
 

@@ -20,11 +20,10 @@ from tests.ports import reserve_port
 from tests.waiting import wait_until
 from tests.worker_runtime.coordination.sequencer.client import Process
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.coordination.group import Group, form
+from worker_runtime.coordination.group import Cancellation, Group, form
 from worker_runtime.errors import GroupFormationError
 from worker_runtime.groups import gloo, reachability
 from worker_runtime.groups.gloo import Gloo, duplicate, find_listener, list_sockets
-from worker_runtime.groups.torch_groups import Cancellation
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=60)
@@ -166,6 +165,16 @@ def test_a_member_that_waits_for_others_can_be_stopped(sequencer: Endpoint, rank
             forming.exception(0.5)
         cancellation.cancel()
         assert isinstance(forming.exception(LIMIT.total_seconds()), GroupFormationError)
+
+
+def test_a_cancellation_ends_works_that_it_covers_earlier_and_later() -> None:
+    cancellation, ended = Cancellation(), list[str]()
+    for name in ("first", "second"):
+        cancellation.cover(lambda name=name: ended.append(name))
+    assert ended == []
+    cancellation.cancel()
+    cancellation.cover(lambda: ended.append("late"))
+    assert ended == ["first", "second", "late"]
 
 
 def test_a_sequencer_that_is_gone_is_an_error_within_the_limit() -> None:

@@ -14,7 +14,7 @@ from torch.distributed import HashStore, PrefixStore, Store
 
 from tests.waiting import LIMIT_SECONDS, wait_until
 from worker_runtime.groups import gloo, reachability
-from worker_runtime.groups.gloo import Connections, find_listener, list_connections, list_sockets, silence
+from worker_runtime.groups.gloo import Connections, drop_packets, find_listener, list_connections, list_sockets
 from worker_runtime.groups.reachability import Reachability, UnreachedError, probe
 
 Own = tuple[Connections, socket.socket, socket.socket]
@@ -53,7 +53,7 @@ def carries(one: socket.socket, other: socket.socket) -> bool:
 def test_a_silenced_listener_answers_no_peer_and_its_connections_live_on() -> None:
     present = list_sockets()
     with connected() as (listener, one, other), find_listener(present) or pytest.fail("not found") as found:
-        silence(found)
+        drop_packets(found)
         with pytest.raises(TimeoutError):
             socket.create_connection(listener.getsockname(), 0.3)
         assert carries(one, other)

@@ -18,7 +18,7 @@ from worker_runtime.coordination.ordering.requests import Kind, Reduction, Relea
 from worker_runtime.engine import generation as generation_module
 from worker_runtime.engine.generation import Generation
 from worker_runtime.groups.gloo import Connections
-from worker_runtime.groups.torch_groups import ALL_RANKS, CONNECT_LIMIT, Cancellation, TorchGroups, Work
+from worker_runtime.groups.torch_groups import ALL_RANKS, CONNECT_LIMIT, TorchGroups, Work
 
 
 def make_groups(rank: int = 0, error: RuntimeError | None = None) -> tuple[TorchGroups, Mock]:
@@ -256,13 +256,3 @@ def test_an_operation_of_a_joined_rank_is_given_up_when_a_signal_s_handler_raise
         generation.take_part(make_release(Kind.ALLREDUCE))
     assert not generation.close([])
     assert groups.mock_calls == [call.abandon()]
-
-
-def test_a_cancellation_ends_works_that_it_covers_earlier_and_later() -> None:
-    cancellation, ended = Cancellation(), list[str]()
-    for name in ("first", "second"):
-        cancellation.cover(lambda name=name: ended.append(name))
-    assert ended == []
-    cancellation.cancel()
-    cancellation.cover(lambda: ended.append("late"))
-    assert ended == ["first", "second", "late"]

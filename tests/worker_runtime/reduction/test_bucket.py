@@ -119,7 +119,7 @@ def test_a_bucket_is_requested_under_its_number_with_its_note_and_may_be_used_ag
     def body(engine: ThreadEngine) -> object:
         comm, bucket = make_bucket(engine)
         for _ in range(2):
-            contents = bucket.begin({})
+            contents = bucket.make_contents({})
             bucket.take(contents)
             bucket.submit(comm, contents)
             bucket.finish(comm, contents)
@@ -150,7 +150,7 @@ def test_on_cuda_a_bucket_waits_for_every_stream_that_has_computed_one_of_its_gr
 ) -> None:
     side, own = StubStream(), StubStream()
     comm, bucket = make_bucket(world.engines[0])
-    contents = bucket.begin({})
+    contents = bucket.make_contents({})
     for stream in (side, side, own):
         monkeypatch.setattr(torch.cuda, "current_stream", lambda stream=stream: stream)
         bucket.note_stream(contents)

@@ -171,7 +171,7 @@ def test_a_smaller_dtype_on_the_wire_changes_only_the_precision(world: World) ->
             train(reducer, parameters, 1.0 + engine.rank / 512)
         gradients = [parameter.grad for parameter in parameters]
         (bucket,) = reducer.buckets
-        operation = bucket._make_operation(reducer._communicator, bucket.begin({}), "x")
+        operation = bucket._make_operation(reducer._communicator, bucket.make_contents({}), "x")
         assert operation.tensors[0].dtype == torch.bfloat16
         return [(gradient.dtype, gradient.tolist()) for gradient in gradients]
 

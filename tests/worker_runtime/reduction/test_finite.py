@@ -230,7 +230,7 @@ def test_discarded_gradients_are_forgotten(capsys: pytest.CaptureFixture[str]) -
 def test_a_bad_gradient_on_a_device_is_reported_one_step_later_with_the_right_step(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finite, "_is_near", lambda _: False)
+    monkeypatch.setattr(finite, "_is_on_cpu", lambda _: False)
     lines: list[str] = []
 
     def body(engine: ThreadEngine) -> None:
@@ -247,7 +247,7 @@ def test_a_bad_gradient_on_a_device_is_reported_one_step_later_with_the_right_st
 
 
 def test_an_error_waits_for_the_device(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finite, "_is_near", lambda _: False)
+    monkeypatch.setattr(finite, "_is_on_cpu", lambda _: False)
 
     def body(engine: ThreadEngine) -> str:
         reducer, parameters = begin(engine, 2, finite=FiniteCheck(raises=True))

@@ -76,7 +76,7 @@ class Choice:
 GLOO_ALONE = Choice()
 
 
-def choose(requested: Backend | None, features: Features, *, is_elastic: bool = False) -> Choice:
+def choose_backends(requested: Backend | None, features: Features, *, is_elastic: bool = False) -> Choice:
     """Choose the backends.
 
     Args:

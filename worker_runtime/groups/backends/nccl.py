@@ -263,9 +263,9 @@ class StreamWork:
         if self._group.is_aborted:
             raise RuntimeError("NCCL's group was aborted since a peer was lost")
 
-    def _hold_host(self, deadline_seconds: float) -> None:
+    def _hold_host(self, deadline: float) -> None:
         while not (self._group.is_aborted or self.is_completed()):
-            if time.monotonic() > deadline_seconds:
+            if time.monotonic() > deadline:
                 raise RuntimeError("NCCL did not complete in time")
             time.sleep(_LOOK_SECONDS)
 

@@ -250,7 +250,10 @@ def find_plugin(name: str) -> Any | None:
 
 @dataclass(frozen=True, slots=True)
 class Ucc:
-    """Creates UCC's groups. open_store: opens a torch store for a group."""
+    """Creates UCC's groups.
+
+    open_store: opens a torch store for a group.
+    """
 
     open_store: OpenStore
 

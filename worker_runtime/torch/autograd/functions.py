@@ -8,8 +8,8 @@ import torch
 
 from worker_runtime.api.calls import Call, Form, begin_call, make_allreduce
 from worker_runtime.api.process_set import ProcessSet
-from worker_runtime.collectives.combination import Combination, choose, choose_for_scatter
-from worker_runtime.collectives.tensor_operation import check_place
+from worker_runtime.collectives.combination import Combination, choose_combination, choose_for_scatter
+from worker_runtime.collectives.tensor_operation import check_untransformed
 from worker_runtime.torch.autograd.adjoints import (
     NONLINEAR,
     Collective,
@@ -61,7 +61,7 @@ def run_differentiably(
     Raises:
         ValueError: torch traces or transforms the call.
     """
-    check_place(call.name)
+    check_untransformed(call.name)
     if not form.grouped or form.kind != "allreduce" or settings.reduction not in NONLINEAR:
         return differentiate(call, COLLECTIVES[form.kind](settings), tensors)
     with torch.no_grad():
@@ -101,11 +101,11 @@ def _make(form: Form, read: Callable[..., Given]) -> type[Collective]:
 
 HorovodAllreduce = _make(
     Form("allreduce"),
-    lambda x, average, name, op, pre, post, where: ((x,), name, where, choose(op, average, pre, post)),
+    lambda x, average, name, op, pre, post, where: ((x,), name, where, choose_combination(op, average, pre, post)),
 )
 HorovodGroupedAllreduce = _make(
     Form("allreduce", grouped=True),
-    lambda average, name, op, pre, post, where, *xs: (xs, name, where, choose(op, average, pre, post)),
+    lambda average, name, op, pre, post, where, *xs: (xs, name, where, choose_combination(op, average, pre, post)),
 )
 HorovodAllgather = _make(Form("allgather"), lambda x, name, where: ((x,), name, where, None))
 HorovodGroupedAllgather = _make(Form("allgather", grouped=True), lambda name, where, *xs: (xs, name, where, None))

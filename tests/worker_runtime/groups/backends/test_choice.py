@@ -18,7 +18,7 @@ from worker_runtime.groups.backends.choice import (
     BackendRefusedError,
     Choice,
     Features,
-    choose,
+    choose_backends,
     find_objection,
     find_plugin,
 )
@@ -45,7 +45,7 @@ EVERYTHING = Features("2.13.0", has_nccl=True, has_ucc=True, devices=2)
     ],
 )
 def test_the_choice_follows_request_and_features(requested: Backend | None, features: Features, choice: Choice) -> None:
-    assert choose(requested, features) == choice
+    assert choose_backends(requested, features) == choice
     assert (choice.of("cpu"), choice.of("cuda")) == (choice.cpu, choice.cuda)
 
 
@@ -61,7 +61,7 @@ def test_a_missing_backend_is_refused_with_the_package_that_provides_it(
     requested: Backend, features: Features, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(BackendRefusedError) as caught:
-        choose(requested, features)
+        choose_backends(requested, features)
     assert find_objection(requested, features) in str(caught.value)
     assert all(word in str(caught.value) for word in words)
     assert "install ucc" not in str(caught.value)  # the package of that name is something else
@@ -75,12 +75,14 @@ def test_an_available_backend_meets_no_objection(requested: Backend) -> None:
 
 def test_a_backend_that_cannot_be_ended_is_refused_where_the_job_outlives_losses() -> None:
     with pytest.raises(BackendRefusedError, match=r"cannot be aborted when a worker is lost.*or --min-np"):
-        choose(UCC, EVERYTHING, is_elastic=True)
+        choose_backends(UCC, EVERYTHING, is_elastic=True)
 
 
 @pytest.mark.parametrize("requested", [None, GLOO, NCCL])
 def test_a_job_that_outlives_its_workers_calls_nothing_done_that_is_under_way(requested: Backend | None) -> None:
-    assert choose(requested, EVERYTHING, is_elastic=True) == replace(choose(requested, EVERYTHING), holds_host=True)
+    assert choose_backends(requested, EVERYTHING, is_elastic=True) == replace(
+        choose_backends(requested, EVERYTHING), holds_host=True
+    )
 
 
 @pytest.fixture
