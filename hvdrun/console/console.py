@@ -30,8 +30,8 @@ class Console:
     """Prints everything through one writer, so that lines do not mix and keep their order.
 
     Args:
-        level: what is less important is not said.
-        marks: what stands before lines.
+        level: the least level of the sentences that are printed.
+        marks: the marks before lines.
         job: the name of the job.
         folds: equal tracebacks of several workers are shown once.
         log_format: the format of the records in the file of `keep_log`; without that, JSON takes the place of hvdrun's
@@ -120,7 +120,7 @@ class Console:
         self.notice(text, Level.DEBUG, host)
 
     def report(self, message: str, *details: str) -> bool:
-        """An error ends hvdrun, which prints it after this: write it into the log; whether it is said with that."""
+        """Write the error that ends hvdrun into the log; return whether its record takes the place of the message."""
         record = self._log.note(Level.ERROR, None, message, *details)
         if record is not None:
             self._tell(record, "")

@@ -99,7 +99,7 @@ class OutputFiles:
         self._begin(worker, rank)
         lines = self._marker.feed(worker, rank, stream, data)
         self._put(worker, stream, lines)
-        has_begun = self._marker.waits(worker, stream)
+        has_begun = self._marker.has_incomplete_line(worker, stream)
         self._partial_lines.note(Source(worker, stream), IN_A_FILE_SECONDS, has_ended=bool(lines), has_begun=has_begun)
         await self._writer.drain()
 

@@ -75,9 +75,9 @@ class TracebackFolder:
                     continue
                 sharers = list(part.sources)
                 for other, theirs in queues.items():
-                    place = next((at for at, each in enumerate(theirs) if each.is_traceback), None)
-                    if other != worker and place is not None and _is_same(theirs[place], part):
-                        yield from (theirs.popleft() for _ in range(place))
+                    index = next((at for at, each in enumerate(theirs) if each.is_traceback), None)
+                    if other != worker and index is not None and _is_same(theirs[index], part):
+                        yield from (theirs.popleft() for _ in range(index))
                         sharers += theirs.popleft().sources
                 yield Part(tuple(sharers), part.lines if len(sharers) == 1 else [*map(_generalize, part.lines)])
 
@@ -110,7 +110,7 @@ def _split(parts: Sequence[Part]) -> Iterator[Part]:
 def measure_traceback(lines: Sequence[bytes]) -> int:
     """How many of these lines are a traceback and those that are chained to it; 0 where its end is not among them."""
     texts = [strip_margin(line) for line in lines]
-    end = next((place for place in range(1, len(texts)) if ends_traceback(texts[place])), None)
+    end = next((index for index in range(1, len(texts)) if ends_traceback(texts[index])), None)
     if end is None:
         return 0
     end += 1

@@ -145,9 +145,9 @@ class Tail:
 
     def _note_traceback(self, lines: Sequence[bytes]) -> None:
         begin = 0
-        for place, line in enumerate(lines):
+        for index, line in enumerate(lines):
             if begins_traceback(line):
-                self._continue_traceback(lines[begin:place])
+                self._continue_traceback(lines[begin:index])
                 if not self._traceback.keep_joint():
                     self._cause = None
                 elif self._cause is None:
@@ -155,7 +155,7 @@ class Tail:
                 else:
                     self._between += self._traceback.length
                 self._traceback = _Traceback()
-                begin = place
+                begin = index
         self._continue_traceback(lines[begin:])
 
     def _continue_traceback(self, lines: Sequence[bytes]) -> None:
@@ -178,17 +178,17 @@ class _Traceback:
 
     def add(self, lines: Sequence[bytes]) -> None:
         """Take the next lines."""
-        for place, line in enumerate(lines, self.length):
+        for index, line in enumerate(lines, self.length):
             if self._has_ended:
                 break
             text = strip_margin(line)
-            self._has_ended = place > 0 and ends_traceback(text)
+            self._has_ended = index > 0 and ends_traceback(text)
             if len(self._head) < HEAD_LINES:
-                self._head[place] = _cut(line)
+                self._head[index] = _cut(line)
             if text.startswith(b'  File "'):
                 self._frame = {}
             if self._has_ended or len(self._frame) < _FRAME_LINES:
-                self._frame[place] = _cut(line)
+                self._frame[index] = _cut(line)
         self.length += len(lines)
         self._newest.extend(lines[-JOINT_LINES:])
 
@@ -204,11 +204,11 @@ class _Traceback:
         """What is kept of its first `end` lines, with a mark where some are left out."""
         lines = self._head | self._frame
         expected = 0
-        for place in sorted(place for place in lines if place < end):
-            if place > expected:
+        for index in sorted(index for index in lines if index < end):
+            if index > expected:
                 yield _LEFT_OUT
-            yield lines[place]
-            expected = place + 1
+            yield lines[index]
+            expected = index + 1
         if expected < end:
             yield _LEFT_OUT
 
@@ -216,17 +216,17 @@ class _Traceback:
 def _leave_out_noise(lines: Sequence[Line]) -> list[Line]:
     """Without what faulthandler writes about hvdrun's own threads, and its list of extension modules."""
     shown: list[Line] = []
-    place = 0
-    while place < len(lines):
-        end = place + 1
-        if lines[place].text.startswith(_THREAD) and lines[place].text.rstrip().endswith(_THREAD_END):
+    index = 0
+    while index < len(lines):
+        end = index + 1
+        if lines[index].text.startswith(_THREAD) and lines[index].text.rstrip().endswith(_THREAD_END):
             while end < len(lines) and lines[end].text.startswith(b"  File "):
                 end += 1
-        if _is_own_thread([line.text for line in lines[place + 1 : end]]):
+        if _is_own_thread([line.text for line in lines[index + 1 : end]]):
             end += end < len(lines) and not lines[end].text.strip()
-        elif not lines[place].text.startswith(_EXTENSIONS):
-            shown += lines[place:end]
-        place = end
+        elif not lines[index].text.startswith(_EXTENSIONS):
+            shown += lines[index:end]
+        index = end
     return shown
 
 
@@ -242,10 +242,10 @@ def begins_traceback(line: bytes) -> bool:
 
 
 def find_traceback(lines: Sequence[bytes], since: int) -> int | None:
-    """The place of the first of these lines that begins a traceback; None where none does."""
+    """The index of the first of these lines that begins a traceback; None where none does."""
     if _TRACEBACK not in b"".join(lines):  # one search costs less than one for each line
         return None
-    return next((place for place in range(since, len(lines)) if begins_traceback(lines[place])), None)
+    return next((index for index in range(since, len(lines)) if begins_traceback(lines[index])), None)
 
 
 def ends_traceback(text: bytes) -> bool:

@@ -66,7 +66,7 @@ class RankTable:
     it had or was launched with.
 
     Args:
-        look: the newest generation, None before the first.
+        look: returns the newest generation; None before the first.
     """
 
     def __init__(self, look: Callable[[], Generation | None]) -> None:
@@ -182,8 +182,8 @@ class OutputMarker:
                 self._tails.setdefault(source, Tail(self._numbers)).add(part.lines)
             yield first.stream, self._mark(first, part.lines, [self._ranks[source.worker] for source in part.sources])
 
-    def waits(self, worker: Worker, stream: OutputStream) -> bool:
-        """`flush` would show an incomplete line."""
+    def has_incomplete_line(self, worker: Worker, stream: OutputStream) -> bool:
+        """A line of this stream has begun, and has no end yet; `flush` shows it."""
         splitter = self._splitters.get(Source(worker, stream))
         return splitter is not None and splitter.is_inside_a_line
 
@@ -193,7 +193,7 @@ class OutputMarker:
 
     def flush(self, worker: Worker, stream: OutputStream) -> bytes:
         """Return the new bytes of an incomplete line; marked, if none were shown yet."""
-        if not self.waits(worker, stream):
+        if not self.has_incomplete_line(worker, stream):
             return b""
         source = Source(worker, stream)
         text = self._splitters[source].unfinished

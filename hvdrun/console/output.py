@@ -68,7 +68,7 @@ class OutputPrinter:
         limit_seconds = IN_A_FILE_SECONDS
         if self._marker.is_on_a_terminal(stream):
             limit_seconds = ON_A_TERMINAL_SECONDS
-        has_begun = self._marker.waits(worker, stream)
+        has_begun = self._marker.has_incomplete_line(worker, stream)
         is_held = self._marker.holds(worker)
         has_ended = bool(lines) or is_held
         self._partial_lines.note(Source(worker, stream), limit_seconds, has_ended=has_ended, has_begun=has_begun)
@@ -140,7 +140,7 @@ class OutputPrinter:
         return await self._writer.close(limit_seconds) and is_copied
 
     def _flush(self, source: Source) -> None:
-        if self._marker.holds(source.worker) and self._marker.waits(*source):
+        if self._marker.holds(source.worker) and self._marker.has_incomplete_line(*source):
             self.release()
         self._put(source.stream, self._marker.flush(*source))
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from hvdrun.console.page import describe_seconds
+from hvdrun.console.stdin import is_in_foreground
 from hvdrun.console.writer import Writer
 from hvdrun.spec.hosts import count_slots
 from rendezvous.core.state import StartProgress
@@ -46,7 +47,7 @@ class StatusLine:
 
         Nothing is drawn while output waits for the terminal, or while another program has the foreground.
         """
-        if self._writer.is_behind or not _has_foreground(self._descriptor):
+        if self._writer.is_behind or not is_in_foreground(self._descriptor):
             return
         # In the last column some terminals begin a new line, which the next erasure would miss.
         columns = (os.get_terminal_size(self._descriptor).columns or _USUAL_COLUMNS) - 1
@@ -60,14 +61,6 @@ class StatusLine:
         if self._is_shown:
             self._is_shown = False
             self._writer.put(self._descriptor, _ERASE)
-
-
-def _has_foreground(descriptor: int) -> bool:
-    """This process may draw on the terminal. A job in the background (`&`) would draw into what the user types."""
-    try:
-        return os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:  # this terminal is not the controlling terminal of this process
-        return True
 
 
 class StartLine:

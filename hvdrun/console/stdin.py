@@ -57,7 +57,11 @@ class StdinReader:
 
 
 def is_in_foreground(terminal: int) -> bool:
-    """Whether this process may read the terminal. Every process may read one that is not its controlling terminal."""
+    """Whether this process is in the foreground of a terminal, so that it may read it, and may draw on it.
+
+    A job in the background (`&`) would draw into what the user types. A terminal that is not the controlling terminal
+    is open to every process.
+    """
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()
     except OSError:

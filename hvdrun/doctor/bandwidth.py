@@ -32,10 +32,11 @@ _KEPT = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two places that exchanged tensors.
+    """Two hosts, or two ranks of one host, that exchanged tensors.
 
-    names: the names of the hosts, or the ranks if they are on one host.
-    seconds: that an allreduce between them takes. latency: the latency of 4 bytes.
+    names: the names of the hosts, or the ranks.
+    seconds: the duration of an allreduce between them.
+    latency: the duration of an allreduce of 4 bytes, in seconds.
     """
 
     names: tuple[str, str]
@@ -45,9 +46,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one backend reaches.
+    """The measurements of one backend.
 
-    size: the bytes that each worker has. workers: how many there are. seconds: that an allreduce over all takes.
+    size: the bytes of each worker's tensor.
+    workers: the number of workers.
+    seconds: the duration of an allreduce over all of them.
     has_ucc: torch has UCC on these hosts.
     """
 
@@ -60,7 +63,7 @@ class Measured:
 
     @classmethod
     def read(cls, backend: Backend, text: str) -> Self:
-        """What the workers have printed."""
+        """Read the measurements that the workers have printed."""
         found: dict[str, Any] = json.loads(text)
         hosts = found["hosts"]
 
@@ -81,11 +84,11 @@ class Measured:
         return max(self.pairs, key=lambda pair: pair.seconds, default=None)
 
     def rate(self, seconds: float) -> str:
-        """Bytes of the tensor by second, for a person."""
+        """The bytes of the tensor per second, as text."""
         return f"{self.size / seconds / 1e9:.2f} GB/s"
 
     def describe(self) -> str:
-        """A line for a person."""
+        """The measurements in one line."""
         megabytes = self.size // 1_000_000
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         what = f"all_reduce of {megabytes} MB by {self.backend}, {workers}: {self.seconds * 1000:.0f} ms"
@@ -99,7 +102,7 @@ class Measured:
         return f"{what}; the slowest of {len(self.pairs)} pairs: {pair}; half of them reach {self.rate(median)}"
 
     def find_slow(self) -> list[Finding]:
-        """The place, or else the pair, that is several times as slow as the fastest quarter of the pairs."""
+        """The host or rank, or else the pair, that is several times as slow as the fastest quarter of the pairs."""
         if len(self.pairs) < _LEAST_PAIRS:
             return []
         in_order = sorted(self.pairs, key=lambda pair: pair.seconds)
@@ -130,7 +133,7 @@ def choose_backends(hosts: Mapping[str, Host], wanted: Backend | None) -> list[B
 
 
 def make_command(typed: Sequence[Typed], spec: JobSpec, backend: Backend) -> list[str]:
-    """The words of the job that measures."""
+    """The command line of the job that measures."""
     own = [word for option, flag, values in typed if option.dest in _KEPT for word in (flag, *values)]
     hosts = ",".join(f"{host.name}:{host.slots}" for host in spec.workers.hosts)
     where = ["-np", str(spec.workers.size), "-H", hosts]
@@ -138,7 +141,7 @@ def make_command(typed: Sequence[Typed], spec: JobSpec, backend: Backend) -> lis
 
 
 def measure(words: Sequence[str]) -> Measured | Finding:
-    """Run this job: what it has measured, or why it failed."""
+    """Run the job of this command line; return its measurements, or why it failed."""
     backend = Backend(words[words.index("--backend") + 1])
     command = [sys.executable, "-P", "-m", *words]
 

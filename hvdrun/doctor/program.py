@@ -27,10 +27,11 @@ _NO_COMMAND = ("true",)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asks for.
+    """The request of a command line.
 
-    spec: the job of which the hosts are examined. typed: the options that name these hosts.
-    as_json, cleans, tests: the options of those names.
+    spec: the job of which the hosts are examined.
+    as_json, cleans, tests: the options --json, --clean and --test.
+    typed: the options that name these hosts.
     """
 
     spec: JobSpec
@@ -130,7 +131,7 @@ def complete(spec: JobSpec) -> JobSpec:
 
 
 def render(found: Examination, *, cleaned: bool = False) -> str:
-    """The page for a person."""
+    """The page as text."""
     lines = [_describe_host(name, host) for name, host in found.hosts.items()]
     if found.milliseconds:
         (one, other), slowest = max(found.milliseconds.items(), key=lambda item: item[1])
@@ -163,7 +164,7 @@ def _describe_host(name: str, host: Host) -> str:
 
 
 def render_json(found: Examination) -> str:
-    """The same for a program."""
+    """The page as JSON."""
 
     def describe(finding: Finding) -> dict[str, object]:
         return {"what": finding.what, "hosts": list(finding.hosts), "remedy": finding.remedy}

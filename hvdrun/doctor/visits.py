@@ -30,11 +30,12 @@ Reach = Callable[[str, JobSpec], Transport]
 
 @dataclass(slots=True)
 class Examination:
-    """What was found.
+    """The result of the visits.
 
-    hosts: the hosts that were reached, by name. findings: in their order.
+    hosts: the hosts that were reached, by name.
+    findings: what is wrong, in the order in which it was found.
     milliseconds: by pair of hosts, the time to connect from the one to the other.
-    measured: how fast they exchange tensors, by backend, if that was asked for.
+    measured: the measurements of each backend, if they were asked for.
     """
 
     hosts: dict[str, Host] = field(default_factory=dict)
@@ -48,8 +49,8 @@ async def visit(spec: JobSpec, *, cleans: bool = False, reach: Reach | None = No
 
     Args:
         spec: the job.
-        cleans: end what earlier jobs have left on them.
-        reach: makes the transport to a host; `Transports.make` unless given.
+        cleans: end the processes of earlier jobs, and remove their files.
+        reach: creates the transport to a host; `Transports.make` unless given.
     """
     found = Examination()
     transports = Transports()

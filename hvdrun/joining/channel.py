@@ -155,7 +155,7 @@ async def dial(address: str, port: int, context: ssl.SSLContext) -> Channel:
     """
     # asyncio would look the name up in a thread that it joins: a silent name server would delay this program's end.
     found = await in_thread(partial(socket.getaddrinfo, address, port, type=socket.SOCK_STREAM))
-    *others, last = dict.fromkeys(str(place[0]) for *_, place in found)
+    *others, last = dict.fromkeys(str(address[0]) for *_, address in found)
     for each in others:
         with suppress(ConnectionError, TimeoutError):  # the next is tried, and the failure of the last is raised
             return await _dial(each, port, context)

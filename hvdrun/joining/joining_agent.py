@@ -40,9 +40,8 @@ _ANSWER_SECONDS = 2.0  # a launcher that has not answered by then waits for the 
 _SIGNALLED = "this agent received a signal and stopped its workers."
 _RELEASED = "the job no longer needs this agent, and has released it."
 _NOT_NEEDED = "the job has all its hosts, or has ended: this agent is not needed."
-_CLOCK_FAULTS = frozenset(
-    {9, 10}
-)  # X.509's codes for "not yet valid" and "expired"; only certificates of an older hvdrun can be so
+# X.509's codes for "not yet valid" and "expired"; only certificates of an older hvdrun can be so.
+_CLOCK_FAULTS = frozenset({9, 10})
 _NOTICES = (signal.SIGTERM, signal.SIGUSR2)
 
 
@@ -92,7 +91,7 @@ class JoinOptions:
     limit_seconds: how long the agent tries to reach the launcher; None: without a limit.
     """
 
-    place: Endpoint
+    endpoint: Endpoint
     token_file: Path
     host: str
     slots: int
@@ -169,7 +168,7 @@ class JoiningAgent:
                 self._wait_for(f"the token file {str(self._options.token_file)!r}, which does not exist yet")
             except (OSError, EOFError, RendezvousError) as error:
                 reason = getattr(error, "strerror", None) or str(error) or "no answer"
-                self._wait_for(f"hvdrun at {self._options.place} ({reason})")
+                self._wait_for(f"hvdrun at {self._options.endpoint} ({reason})")
             else:
                 if isinstance(channel, int):
                     return channel
@@ -177,7 +176,7 @@ class JoiningAgent:
                 if ended is not None:
                     return ended
                 began = now()
-                self._wait_for(f"hvdrun at {self._options.place} (its connection ended before the job began)")
+                self._wait_for(f"hvdrun at {self._options.endpoint} (its connection ended before the job began)")
 
             if limit_seconds is not None and now() - began >= limit_seconds:
                 self._say(f"no job was there for {limit_seconds:g} s (--join-timeout): start this agent again later.")
@@ -191,7 +190,7 @@ class JoiningAgent:
         channel = await self._connect(options.slots)
         if isinstance(channel, Channel):
             self._pause_seconds = FIRST_PAUSE_SECONDS
-            self._tell(f"joined the job at {options.place} as {options.host} with {count_slots(options.slots)}.")
+            self._tell(f"joined the job at {options.endpoint} as {options.host} with {count_slots(options.slots)}.")
         return channel
 
     async def _connect(self, slots: int) -> Channel | int:
@@ -210,17 +209,17 @@ class JoiningAgent:
             token = Token.read(options.token_file)
 
         try:
-            channel = await dial(options.place.address, options.place.port, make_client_context(token.authority))
+            channel = await dial(options.endpoint.address, options.endpoint.port, make_client_context(token.authority))
         except ssl.SSLCertVerificationError as error:
             clock = "; is a clock wrong here or there?" if error.verify_code in _CLOCK_FAULTS else ""
-            raise WrongLauncherError(options.place, options.token_file, f"{error.verify_message}{clock}") from error
+            raise WrongLauncherError(options.endpoint, options.token_file, f"{error.verify_message}{clock}") from error
         except OSError as error:
             if slots and token.has_expired():
-                raise TokenExpiredError(options.place, options.token_file, token) from error
+                raise TokenExpiredError(options.endpoint, options.token_file, token) from error
             raise
 
         admitted = False
-        late = f"the answer of hvdrun at {options.place}: another agent may have the name {options.host!r}"
+        late = f"the answer of hvdrun at {options.endpoint}: another agent may have the name {options.host!r}"
         waiting = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self._wait_for, late)
         try:
             channel.keep_alive(WAITING_SECONDS)
@@ -236,7 +235,7 @@ class JoiningAgent:
                     self._say(reason)
                     return exit_code
                 case AgentAdmitted(_, reason):
-                    raise JoinRefusedError(options.place, reason)
+                    raise JoinRefusedError(options.endpoint, reason)
         finally:
             waiting.cancel()
             if not admitted:
@@ -306,7 +305,7 @@ def run_agent(values: Mapping[str, Any], say: Callable[[str], None]) -> int:
         raise UsageError(f"a host cannot be called {values['name']!r}: give another name, as in --name node1.")
     slots = values["slots"] or max(1, count_accelerators())
     token_file = Path.cwd() / values["token_file"]
-    options = JoinOptions(values["place"], token_file, values["name"], slots, values["join_timeout"])
+    options = JoinOptions(values["endpoint"], token_file, values["name"], slots, values["join_timeout"])
 
     async def run() -> int:
         return await JoiningAgent(options, say).run()

@@ -91,22 +91,22 @@ async def run_with_agents(
     with ExitStack() as stack:
         stack.enter_context(keep_signals())
         if former is None:
-            place = await in_thread(partial(choose_place, joining))  # in a thread: it looks a name up
+            endpoint = await in_thread(partial(choose_endpoint, joining))  # in a thread: it looks a name up
             keys = stack.enter_context(open_keys(joining.token_file, spec.workers.directory, token_hex(_NAME_BYTES)))
         else:
-            place, kept = _decode(former)
+            endpoint, kept = _decode(former)
             keys = stack.enter_context(reopen_keys(kept, joining.token_file))
-        shown = place.address
+        shown = endpoint.address
         if keeper is not None:
-            place = await in_thread(partial(_reserve, place, keeper))
-            keeper.keep_joining(_encode(place, keys))
+            endpoint = await in_thread(partial(_reserve, endpoint, keeper))
+            keeper.keep_joining(_encode(endpoint, keys))
         listener = JoinListener(keys.token, keys.authority.issue_server(), roster.receive, tasks)
         stack.callback(listener.close)
         async with tasks:
             try:
-                port = await listener.open(place.address, place.port)
+                port = await listener.open(endpoint.address, endpoint.port)
             except OSError as error:
-                raise CannotListenError(place, error.strerror or str(error)) from error
+                raise CannotListenError(endpoint, error.strerror or str(error)) from error
             if former is None:
                 at = Endpoint(find_reachable(shown), port)
                 console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
@@ -124,24 +124,24 @@ async def run_with_agents(
     return outcome
 
 
-def _reserve(place: Endpoint, keeper: Keeper) -> Endpoint:
-    """The place with its address and port as numbers, which the job keeps.
+def _reserve(endpoint: Endpoint, keeper: Keeper) -> Endpoint:
+    """The endpoint with its address and port as numbers, which the job keeps.
 
     Raises:
         CannotListenError: that is not possible.
     """
     try:
-        look_up = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        look_up = socket.getaddrinfo(endpoint.address, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         address = str(look_up[0][4][0])
-        return Endpoint(address, keeper.reserve(address, place.port))
+        return Endpoint(address, keeper.reserve(address, endpoint.port))
     except ListenError as error:
-        raise CannotListenError(place, str(error).rpartition(": ")[2]) from error
+        raise CannotListenError(endpoint, str(error).rpartition(": ")[2]) from error
     except OSError as error:
-        raise CannotListenError(place, error.strerror or str(error)) from error
+        raise CannotListenError(endpoint, error.strerror or str(error)) from error
 
 
-def _encode(place: Endpoint, keys: Keys) -> bytes:
-    return json.dumps({"place": astuple(place), "keys": keys.encode().decode()}).encode()
+def _encode(endpoint: Endpoint, keys: Keys) -> bytes:
+    return json.dumps({"place": astuple(endpoint), "keys": keys.encode().decode()}).encode()
 
 
 def _decode(text: bytes) -> tuple[Endpoint, Keys]:
@@ -225,7 +225,7 @@ def choose_hosts(hosts: tuple[Host, ...], size: int) -> tuple[Host, ...] | None:
     return None
 
 
-def choose_place(joining: Joining) -> Endpoint:
+def choose_endpoint(joining: Joining) -> Endpoint:
     """Where to listen: the value of --bind, else this machine's outward address; all addresses only on request."""
     if joining.bind is None:
         return Endpoint(find_reachable(), FREE_PORT)
@@ -246,7 +246,7 @@ def _hides(name: str) -> bool:
     except ValueError:
         with suppress(OSError):  # listening reports it
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            return all(ip_address(str(place[0]).partition("%")[0]).is_loopback for *_, place in found)
+            return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
     return False
 
 
@@ -261,9 +261,9 @@ def find_reachable(address: str = ANYWHERE) -> str:
     return next(iter(outward or [entry.address for entry in list_addresses()]), LOOPBACK)
 
 
-def write_line(place: Endpoint | str, path: str) -> str:
+def write_line(endpoint: Endpoint | str, path: str) -> str:
     """The command that starts an agent; it names the token's file, and does not show the secret."""
-    return f"hvdrun agent --join {place} --token-file {shlex.quote(path)}"
+    return f"hvdrun agent --join {endpoint} --token-file {shlex.quote(path)}"
 
 
 def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
@@ -284,14 +284,14 @@ def _count_digits(host: Host) -> list[tuple[bool, int, str]]:
 
 def describe_joining(spec: JobSpec, joining: Joining) -> str:
     """The page of --dry-run: where hvdrun would listen, and how agents would start; ends without a newline."""
-    place = choose_place(joining)
-    address = find_reachable(place.address)
-    at = str(Endpoint(address, place.port)) if place.port else f"{address}:PORT"
+    endpoint = choose_endpoint(joining)
+    address = find_reachable(endpoint.address)
+    at = str(Endpoint(address, endpoint.port)) if endpoint.port else f"{address}:PORT"
     token = str(joining.token_file or "FILE")
     return "\n".join(
         [
             f"--dry-run: nothing is started. hvdrun would wait for agents with {count_slots(spec.workers.size)}:",
-            f"  listens    {at if place.port else f'{address}, on a free port'}",
+            f"  listens    {at if endpoint.port else f'{address}, on a free port'}",
             f"  token      {joining.token_file or f'created for this job, in {spec.workers.directory}'}",
             f"  each host  {write_line(at, token)}",
             f"  command    {shlex.join(redact_command(spec.workers.command))}",

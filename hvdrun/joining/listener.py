@@ -70,8 +70,8 @@ class JoinListener:
             OSError: the address cannot be used.
         """
         look_up = partial(socket.getaddrinfo, address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, *_, place = (await in_thread(look_up))[0]
-        self._socket = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+        family, *_, at = (await in_thread(look_up))[0]
+        self._socket = socket.create_server(at[:2], family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
         self._tasks.create_task(self._accept(self._socket), name="accept agents")
         return int(self._socket.getsockname()[1])

@@ -47,7 +47,6 @@ def explain_unknown(flag: str) -> UnknownOptionError:
     if remedy is None and flag.startswith("--"):
         from hvdrun.options.horovodrun import BY_FLAG as OF_HOROVODRUN  # noqa: PLC0415 - only for an unknown flag
 
-        remedy = None
         if flag in OF_HOROVODRUN:
             remedy = _OF_HOROVODRUN
     if remedy is None:

@@ -92,7 +92,7 @@ AGENT = Program(
     (
         Option(
             "--join",
-            "place",
+            "endpoint",
             "Where hvdrun waits for agents, as it prints it.",
             Kind(parse_endpoint, "ADDRESS:PORT", "an address and a port", "10.0.0.1:29400"),
         ),
@@ -278,10 +278,10 @@ def read_agent(given: dict[str, RawValues]) -> dict[str, Any]:
     """The values of `hvdrun agent`, by dest.
 
     Raises:
-        UsageError: one is missing, or cannot be read.
+        UsageError: a value is missing, or cannot be read.
     """
     values = AGENT.read(given)
-    for dest, flag in (("place", "--join"), ("token_file", "--token-file")):
+    for dest, flag in (("endpoint", "--join"), ("token_file", "--token-file")):
         if values[dest] is None:
             raise UsageError(
                 f"{flag} is missing: copy the line that hvdrun --wait-for-agents prints, as in "
@@ -296,7 +296,7 @@ def read_token(given: dict[str, RawValues]) -> dict[str, Any]:
     """The values of `hvdrun token`, by dest.
 
     Raises:
-        UsageError: one is missing, or cannot be read.
+        UsageError: a value is missing, or cannot be read.
     """
     values = TOKEN.read(given)
     if values["file"] is None:

@@ -252,7 +252,7 @@ def _refuse(typed: Typed) -> None:
     """Refuse an option of which hvdrun would make something else.
 
     Raises:
-        UsageError: it is one.
+        UsageError: hvdrun would make something else of the option.
     """
     if typed.flag == _NODE_RANK and int(typed.values[0]) > 0:
         raise UsageError(

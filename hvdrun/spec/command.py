@@ -39,14 +39,11 @@ class LookupContext:
     search_path: str | None
     interpreter: str
 
-    def places(self) -> tuple[str, ...]:
-        """The directories in which it looks for a bare name."""
-        if self.search_path is None:
-            path = os.defpath
-        else:
-            path = self.search_path
+    def list_directories(self) -> tuple[str, ...]:
+        """The directories in which hvdrun looks for a bare name."""
+        path = os.defpath if self.search_path is None else self.search_path
         if path:
-            return tuple(dict.fromkeys(place or "." for place in path.split(os.pathsep)))
+            return tuple(dict.fromkeys(directory or "." for directory in path.split(os.pathsep)))
         return ()
 
 
@@ -60,7 +57,7 @@ def resolve_command(command: tuple[str, ...], context: LookupContext) -> tuple[s
     """
     name = command[0]
     if (suggestion := _suggest_words(name, context)) is not None:
-        raise CommandNotFoundError(name, context.places(), suggestion)
+        raise CommandNotFoundError(name, context.list_directories(), suggestion)
     if "/" in name:
         check_executable(name, context)
     elif find_on_path(name, context) is None:
@@ -181,12 +178,12 @@ def explain_not_found(command: Sequence[str], context: LookupContext) -> Command
     It has the folders that this user may not look into.
     """
     name = command[0]
-    places = [
-        place if (closed := find_closed(context.directory / place / name)) is None else f"{place} ({closed})"
-        for place in context.places()
+    directories = [
+        each if (closed := find_closed(context.directory / each / name)) is None else f"{each} ({closed})"
+        for each in context.list_directories()
     ]
     suggestion = _suggest_local_file(name, context) or suggest_command(command)
-    return CommandNotFoundError(name, places, suggestion)
+    return CommandNotFoundError(name, directories, suggestion)
 
 
 def find_on_path(name: str, context: LookupContext) -> str | None:
@@ -198,8 +195,8 @@ def find_on_path(name: str, context: LookupContext) -> str | None:
         CommandNotExecutableError: PATH has files of that name, but none that can be executed; shells do the same.
     """
     forbidden = None
-    for place in context.places():
-        path = context.directory / place / name
+    for directory in context.list_directories():
+        path = context.directory / directory / name
         if not is_file(path):
             continue
         if os.access(path, os.X_OK):

@@ -135,7 +135,10 @@ def _parse_line(content: str) -> _Entry:
 def _parse_host(piece: str, default: int = 1, *, least: int = 1) -> _Entry:
     """Read `name`, `name:slots`, `[address]` or `[address]:slots`, each also with `user@` before it.
 
-    default: the slots of a host without a number. least: the smallest number.
+    Args:
+        piece: the text.
+        default: the slots of a host without a number.
+        least: the smallest number of slots.
     """
     if not piece:
         raise HostSyntaxError(piece, f"it is empty; {_FORM}, with single commas between hosts")
@@ -169,7 +172,7 @@ def _parse_place(place: str, piece: str) -> tuple[str, str | None]:
 
 
 def _parse_bracketed(place: str, piece: str) -> tuple[str, str | None]:
-    """The same of `[2001:db8::1]` or `[2001:db8::1]:4`; the host's name is the address in its shortest spelling."""
+    """Split `[2001:db8::1]` or `[2001:db8::1]:4`; the host's name is the address in its shortest spelling."""
     address, bracket, rest = place[1:].partition("]")
     if not bracket or not _is_ipv6(address):
         raise HostSyntaxError(piece, "brackets hold an IPv6 address, as in [2001:db8::1]:4")

@@ -36,10 +36,11 @@ class Workers:
     """The workers of a job.
 
     command: the program and its arguments, for every worker on this machine.
-    size: how many workers; in an elastic job, how many at the start.
-    hosts: where they may run, in order of preference; each host once, with the slots that it has after mapping. If a
-        script names the hosts, or they join, those that are known. Once a static job is prepared, all slots are used.
-    directory: their working directory, on every host.
+    size: the number of workers; in an elastic job, at the start.
+    hosts: the hosts that may run them, in order of preference; each host once, with the slots that it has after
+        mapping. If a script names the hosts, or they join, these are the known ones. Once a static job is prepared, all
+        slots are used.
+    directory: the workers' working directory, on every host.
     forwarded: variables for the workers of all hosts.
     bind_to: the CPUs to which each worker is bound; a value of `hvdrun.processes.binding.BindTo`.
     stdin_rank: the rank whose worker reads hvdrun's standard input; None for none.
@@ -47,12 +48,12 @@ class Workers:
     backend: the communication backend of the workers; None for the default of their torch.
     checkpoint: the folder of the job's checkpoints, an absolute path; None for none.
     timeline: the file in which rank 0 records its timeline; None for none.
-    timeline_mark_cycles: with marks of releases.
+    timeline_mark_cycles: the timeline has marks of releases.
     horovod_shim: what `import horovod` imports in the workers.
     check_nan: the workers look for gradients that are not finite.
-    nan_is_error: they do, and raise an error.
-    check_replicas: before every so many steps the workers compare their parameters; 0 for never, None for as their
-        environment says.
+    nan_is_error: the workers look for such gradients, and raise an error.
+    check_replicas: the number of steps between two comparisons of the workers' parameters; 0 for no comparison, None
+        for the value in their environment.
 
     Raises:
         UsageError: there can be no such workers.
@@ -109,7 +110,7 @@ class Workers:
 
     @property
     def options(self) -> WorkerOptions:
-        """What each agent needs to know of them."""
+        """The options of the workers that each agent needs."""
         return WorkerOptions(bind_to=self.bind_to, stdin_rank=self.stdin_rank, prefork=self.prefork)
 
 
@@ -122,7 +123,7 @@ class Display:
     detach: the job outlives the terminal of hvdrun.
     output_folder: the folder for files with the workers' output, an absolute path; None for no files.
     verbose: print what hvdrun itself does.
-    log_level: what is less important is not printed; verbose is the level debug.
+    log_level: the least level of the sentences that are printed; verbose is the level debug.
     log_file: where hvdrun's own sentences are written too, an absolute path; None for no file.
     log_format: text or json; of the file, and without one of the sentences on standard error.
     outcome_file: where the outcome of the job is written, an absolute path; None for no file.
@@ -145,7 +146,7 @@ class Display:
 
     @property
     def least_level(self) -> Level:
-        """Of the sentences that are printed."""
+        """The least level of the sentences that are printed."""
         return Level.DEBUG if self.verbose else self.log_level
 
 
@@ -209,7 +210,7 @@ class JobSpec:
         """The slots that the job starts with, if its hosts offer enough of them.
 
         Raises:
-            TooFewSlotsError: they do not; only the hosts of a script can.
+            TooFewSlotsError: the hosts of a script offer too few.
         """
         workers, elasticity = self.workers, self.limits.elasticity
         if elasticity is None:

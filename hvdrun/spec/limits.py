@@ -39,7 +39,7 @@ class Elasticity:
         """Check that these bounds do not contradict each other, or a job of `size` workers.
 
         Raises:
-            UsageError: they do.
+            UsageError: the bounds contradict each other, or the job.
         """
         if not 1 <= self.min_size <= size:
             raise UsageError(

@@ -129,7 +129,7 @@ def decode_stack(fields: dict[str, object]) -> Stack:
     """The stack in decoded JSON.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the fields are no stack's.
     """
     frames = fields.pop("frames")
     if not isinstance(frames, list):

@@ -81,11 +81,11 @@ def open_appended(path: Path, flags: int = 0, *, within: Path | None = None) -> 
     folders = [path.parent]
     while within is not None and within not in folders:
         folders.append(folders[-1].parent)
-    for place in (*reversed(folders), path):
+    for each in (*reversed(folders), path):
         with suppress(FileNotFoundError):  # it is created now
-            known = place.lstat()
+            known = each.lstat()
             if stat.S_ISLNK(known.st_mode) and known.st_uid not in (0, os.geteuid()):
-                raise OSError(errno.ELOOP, f"{str(place)!r} is a link of another user")
+                raise OSError(errno.ELOOP, f"{str(each)!r} is a link of another user")
     flags |= os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o666)  # a FIFO without a reader is an error, and does not block
     os.set_blocking(descriptor, True)

@@ -1,7 +1,7 @@
 """Starts an agent through a shell on its host, and finds out why it did not start.
 
 The command line is constant, but for a number of seconds. The interpreter's path and the user's prefix follow on
-standard input, which other users of the host cannot read. The agent's output begins behind a mark; what the user's
+standard input, which other users of the host cannot read. The agent's output begins behind a sentinel; what the user's
 shell or the prefix prints before is skipped.
 """
 
@@ -34,9 +34,9 @@ _COMMAND = (
 )
 _LIMIT = "${{BASH_VERSION:+-t{seconds}}} "  # other shells have no limit
 _LEAST_SECONDS = 5  # for one line, which is sent immediately
-MARK = b"\x01hvdrun-agent\x02"
-_PREFIX_MARK = b"\x01hvdrun-prefix\x02"  # a line with the prefix' exit code follows
-_STATUS = re.compile(re.escape(_PREFIX_MARK) + rb"(\d+)\n")
+SENTINEL = b"\x01hvdrun-agent\x02"
+_PREFIX_SENTINEL = b"\x01hvdrun-prefix\x02"  # a line with the prefix' exit code follows
+_STATUS = re.compile(re.escape(_PREFIX_SENTINEL) + rb"(\d+)\n")
 _PREFIX_FAILED = 121  # an exit code that no shell or agent has
 _DIRECTORY_MISSING = 122  # the same
 _GARBAGE_BYTES = 16 * 1024
@@ -74,7 +74,7 @@ class RemoteAgent:
         parts = []
         if self.prefix is not None:
             parts.append(f"p=$(printf '{_write_octal(self.prefix)}')")
-            failed = f"printf '{_write_octal(_PREFIX_MARK.decode())}%s\\n' $s >&2; exit {_PREFIX_FAILED}"
+            failed = f"printf '{_write_octal(_PREFIX_SENTINEL.decode())}%s\\n' $s >&2; exit {_PREFIX_FAILED}"
             parts.append(f'eval "$p" </dev/null || {{ s=$?; {failed}; }}')
         # The wrapper may name files of the folder.
         if self.directory is not None:
@@ -84,11 +84,11 @@ class RemoteAgent:
                 check = f"cd {folder}"
             parts.append(f"{check} || exit {_DIRECTORY_MISSING}")
 
-        mark = _write_octal(MARK.decode())
-        begin = f"printf '{mark}' >&2; printf '{mark}'"
+        sentinel = _write_octal(SENTINEL.decode())
+        begin = f"printf '{sentinel}' >&2; printf '{sentinel}'"
         run = f"exec {word} -P -m hvdrun.agent"
         if self.wrapper:
-            # The mark is printed inside, so that what the wrapper prints is skipped too.
+            # The sentinel is printed inside, so that what the wrapper prints is skipped too.
             parts.append(f"exec {shlex.join(self.wrapper)} sh -c {shlex.quote(f'{begin}; {run}')}")
         else:
             parts += [begin, run]
@@ -102,33 +102,33 @@ class RemoteAgent:
         """Why the agent did not start.
 
         exit_code: the exit code of the shell or the interpreter; negative if there is none.
-        errors: the end of standard error. before: the output before the mark. way: the program that ran the shell.
+        errors: the end of standard error. before: the output before the sentinel. way: the program that ran the shell.
         """
         # A trap of the prefix may have printed more.
         if self.prefix is not None and (status := _STATUS.search(errors)):
             said = last_line(errors[: status.start()]) or last_line(errors[status.end() :])
             return RemotePrefixError(host, self.prefix, int(status[1]), said)
 
-        before_mark, mark, after_mark = errors.rpartition(MARK)
-        said = last_line(after_mark) or last_line(before_mark) or last_line(before)
-        if exit_code == _DIRECTORY_MISSING and self.directory is not None and not mark:
+        earlier, sentinel, own = errors.rpartition(SENTINEL)
+        said = last_line(own) or last_line(earlier) or last_line(before)
+        if exit_code == _DIRECTORY_MISSING and self.directory is not None and not sentinel:
             return DirectoryMissingError(host, self.directory)
-        if mark and exit_code == _NOT_FOUND:
+        if sentinel and exit_code == _NOT_FOUND:
             return PythonMissingError(host, self.python, "no such file")
-        if mark and exit_code == _NOT_EXECUTABLE:
+        if sentinel and exit_code == _NOT_EXECUTABLE:
             return PythonMissingError(host, self.python, "it cannot be executed")
-        if b"No module named 'hvdrun" in after_mark or b"No module named hvdrun" in after_mark:
+        if b"No module named 'hvdrun" in own or b"No module named hvdrun" in own:
             return HvdrunMissingError(host, self.python, __version__)
-        if b"Unknown option: -P" in after_mark:
+        if b"Unknown option: -P" in own:
             return PythonTooOldError(host, self.python)
         how = f"exit code {exit_code}" if exit_code >= 0 else "it ended without an exit code"
         # As of a shell that reads nothing.
-        if exit_code == 0 and not mark:
+        if exit_code == 0 and not sentinel:
             how = f"{how}: its command must pass standard input on"
-        remedy = f"Run {self.python} -m hvdrun --version there to see why" if mark else advise_to_try(way)
-        if exit_code == 1 and after_mark.strip() and len(after_mark.strip().splitlines()) == 1:
+        remedy = f"Run {self.python} -m hvdrun --version there to see why" if sentinel else advise_to_try(way)
+        if exit_code == 1 and own.strip() and len(own.strip().splitlines()) == 1:
             remedy = ""  # the agent's own sentence; what Python itself reports has more lines
-        if self.prefix is not None and not mark:
+        if self.prefix is not None and not sentinel:
             remedy = f"The shell ends there if --remote-prefix has exec or exit. {remedy}"
         return AgentStartError(host, how, said, remedy)
 
@@ -144,13 +144,13 @@ def make_agent(spec: JobSpec) -> RemoteAgent:
     )
 
 
-async def find_mark(read: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
+async def find_sentinel(read: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
     """What came before the agent's output, and the beginning of its output; empty if the output ended before."""
     seen = b""
     while chunk := await read():
         seen += chunk
-        before, mark, after = seen.partition(MARK)
-        if mark:
+        before, sentinel, after = seen.partition(SENTINEL)
+        if sentinel:
             return before, after or await read()
         seen = seen[-_GARBAGE_BYTES:]
     return seen, b""
@@ -158,7 +158,7 @@ async def find_mark(read: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]
 
 def last_words(errors: bytes) -> str:
     """The last line that a started agent wrote to standard error."""
-    return last_line(errors.rpartition(MARK)[2])
+    return last_line(errors.rpartition(SENTINEL)[2])
 
 
 def add_last_words(how: str, errors: bytes) -> str:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from hvdrun.transport.start import RemoteAgent, find_mark, last_words
+from hvdrun.transport.start import RemoteAgent, find_sentinel, last_words
 from hvdrun.transport.transport_errors import AgentStartError, advise_to_try
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
@@ -117,7 +117,7 @@ class ShellTransport(StreamTransport):
             LaunchError: the agent does not start.
         """
         self._write(agent.encode_start())
-        before, self._first = await find_mark(self._read)
+        before, self._first = await find_sentinel(self._read)
         if not self._first:
             raise agent.explain(self.host, await self._wait_exit(), self._stderr_tail, before, self._way)
 

@@ -335,8 +335,8 @@ def _find_pair(parts: tuple[Hint, ...], wire: Wire) -> tuple[Convert, Convert]:
     """The conversions of a tuple, whose message has a field for each part."""
     ways = zip(parts, wire.message_type.fields, strict=True)
     found = {
-        f"value[{place}]": _Field(field.name, *_find_conversion(part, field))
-        for place, (part, field) in enumerate(ways)
+        f"value[{index}]": _Field(field.name, *_find_conversion(part, field))
+        for index, (part, field) in enumerate(ways)
     }
     _, encode, decode = _compile(getattr(pb, wire.message_type.name), found, "({})")
     return encode, decode
@@ -384,7 +384,7 @@ def _check_number(value: float) -> float:
 @lru_cache(maxsize=8)
 def _encode_runs(ranks: tuple[int, ...]) -> tuple[int, ...]:
     """The first rank and the length of each run of consecutive ranks: the list of survivors goes to every host."""
-    starts = [place for place, rank in enumerate(ranks) if not place or rank != ranks[place - 1] + 1]
+    starts = [index for index, rank in enumerate(ranks) if not index or rank != ranks[index - 1] + 1]
     return tuple(chain.from_iterable((ranks[start], end - start) for start, end in pairwise([*starts, len(ranks)])))
 
 

@@ -31,10 +31,9 @@ _DYNAMIC = "DYNAMIC"  # in place of a file: the program calls start_timeline()
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
     """Join the job that started this process. Without a job, the process is rank 0 of 1.
 
-    A second call only gives `process_sets` the ids of the registered sets of their ranks.
-    A child process of a worker, such as a DataLoader's worker, cannot join: its parent has
-    the rank. A forked child can still call `rank()` and `size()`. Where the program uses mpi4py, `init()` initializes
-    MPI too, and checks that the MPI world is the job.
+    A second call only gives `process_sets` the ids of the registered sets of their ranks. A child process of a worker,
+    such as a DataLoader's worker, cannot join: its parent has the rank. A forked child can still call `rank()` and
+    `size()`. Where the program uses mpi4py, `init()` initializes MPI too, and checks that the MPI world is the job.
 
     Args:
         comm: None, or all ranks of the job. (Horovod silently ignores other ranks; here they raise ValueError.)
@@ -43,9 +42,8 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
 
     Raises:
         ValueError: the process cannot join the job; its parent process has already joined; `comm` is not all ranks;
-            mpi4py's world is not the job; or a process set is wrong or given twice, or in a
-            second call not registered. After an error of a process set
-            the worker stays in the job, with the sets before the wrong one.
+            mpi4py's world is not the job; or a process set is wrong or given twice, or in a second call not registered.
+            After an error of a process set the worker stays in the job, with the sets before the wrong one.
         HorovodInternalError: the ranks give different process sets.
     """
     sets = _read_process_sets(process_sets)

@@ -92,7 +92,7 @@ class ProcessSet:
         """
         number = self.process_set_id
         if number is None:
-            RUNTIME.engine  # noqa: B018 - raises unless initialised, which is the better reason
+            RUNTIME.engine  # noqa: B018 - raises unless initialized, which is the better reason
             raise ValueError(f"{title}: {self} does not exist, or has not been registered{self._explain_end()}.")
         return number
 
@@ -148,11 +148,12 @@ class ProcessSet:
             self._registration = (weakref.ref(engine), number, identity)
 
     def adopt(self, engine: Engine) -> bool:
-        """Take the id of the registered set of the same ranks; False where there is none. For `init()`."""
+        """Take the id of the registered set of the same ranks; return False where there is none. For the API."""
         if self.process_set_id is None:
             sets, ranks = engine.process_sets, tuple(self.ranks or ())
-            same = (each for each in sets.numbers if sets.is_current(each) and sets.list_ranks(each) == ranks)
-            self.register(engine, next(same, None))
+            same = [each for each in sets.numbers if sets.is_current(each) and sets.list_ranks(each) == ranks]
+            if same:
+                self.register(engine, same[0])
         return self.process_set_id is not None
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
@@ -287,7 +288,7 @@ def read_ranks(title: str, ranks: Iterable[int]) -> tuple[int, ...]:
     """The ranks that a program gives, as a sorted tuple.
 
     Raises:
-        ValueError: one is not an integer, or is given twice.
+        ValueError: a rank is not an integer, or is given twice.
     """
     try:
         read = sorted(operator.index(rank) for rank in ranks)

@@ -30,7 +30,8 @@ _NO_SEQUENCER = re.compile(r"(?P<who>)the sequencer has ended")
 def find_blame(error: BaseException | None) -> Blame | None:
     """What another part of the job has done to this program; None if the error does not tell, or is the program's own.
 
-    error: the uncaught exception that has ended the program.
+    Args:
+        error: the uncaught exception that has ended the program.
     """
     text = str(error).partition("\n")[0]
     if isinstance(error, NotFiniteError):

@@ -1,7 +1,7 @@
-"""The inheritance of a worker's child processes: a mark that names the member of the job, and a folder for sockets.
+"""The inheritance of a worker's child processes: a variable that names the member, and a folder for sockets.
 
 Child processes inherit the variables by which the worker has joined, and could join in its place: the worker would then
-lose its connections. The mark tells them which process is the member.
+lose its connections. The variable HVD_MEMBER tells them which process is the member of the job.
 
 `multiprocessing` creates a folder for sockets when processes send each other descriptors, as the workers of a
 `DataLoader` do, and removes it at a regular exit. A killed process removes nothing, and every interrupted job kills
@@ -17,36 +17,36 @@ from pathlib import Path
 
 from worker_runtime.errors import MemberElsewhereError
 
-_MARK = "HVD_MEMBER"  # the member's process, rank and identity
+_MEMBER = "HVD_MEMBER"  # the member's process, rank and identity
 
 
-def set_mark(environment: MutableMapping[str, str], identity: str, rank: int) -> None:
-    """Mark this process as the member of the job.
+def set_member(environment: MutableMapping[str, str], identity: str, rank: int) -> None:
+    """Name this process as the member of the job.
 
     Args:
         environment: the environment that child processes inherit.
         identity: the job and the worker that this process has joined as.
         rank: its rank.
     """
-    environment[_MARK] = f"{os.getpid()} {rank} {identity}"
+    environment[_MEMBER] = f"{os.getpid()} {rank} {identity}"
 
 
-def check_mark(environment: Mapping[str, str], identity: str) -> None:
+def check_member(environment: Mapping[str, str], identity: str) -> None:
     """Check that no ancestor of this process is the member of this identity.
 
     Raises:
         MemberElsewhereError: an ancestor is the member, and has not left.
     """
-    pid, _, rest = environment.get(_MARK, "").partition(" ")
-    rank, _, marked = rest.partition(" ")
-    if pid and marked == identity and pid != str(os.getpid()):
+    pid, _, rest = environment.get(_MEMBER, "").partition(" ")
+    rank, _, named = rest.partition(" ")
+    if pid and named == identity and pid != str(os.getpid()):
         raise MemberElsewhereError(int(pid), int(rank))
 
 
-def remove_mark(environment: MutableMapping[str, str]) -> None:
-    """Remove the mark of this process; that of another process stays."""
-    if environment.get(_MARK, "").partition(" ")[0] == str(os.getpid()):
-        del environment[_MARK]
+def remove_member(environment: MutableMapping[str, str]) -> None:
+    """Remove the name of this process; that of another process stays."""
+    if environment.get(_MEMBER, "").partition(" ")[0] == str(os.getpid()):
+        del environment[_MEMBER]
 
 
 _KEY = "tempdir"  # the key that `multiprocessing.util.get_temp_dir()` reads
@@ -54,7 +54,7 @@ _NAME_BYTES = len("/listener-") + 8  # of the sockets of `multiprocessing.connec
 _PATH_BYTES = 107  # the longest path of a Unix socket
 
 
-def place_below(folder: Path | None) -> None:
+def keep_sockets_below(folder: Path | None) -> None:
     """Make multiprocessing keep the sockets of this process and its children below a folder.
 
     Changes nothing if multiprocessing already has a folder, or if a socket's path would be too long.

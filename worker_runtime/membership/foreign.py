@@ -28,7 +28,7 @@ from worker_runtime.engine import objects
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import MeetingError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
-from worker_runtime.membership.launchers import Master, OneHost, World
+from worker_runtime.membership.launchers import OneHost, World
 from worker_runtime.rendezvous import Assignment, Endpoint, Membership, SequencerStartError, Slot, rank
 
 LOOPBACK = "127.0.0.1"
@@ -37,7 +37,10 @@ _NO_SEQUENCER = "none: "  # before the reason, if there is no sequencer
 
 
 class Store(Protocol):
-    """A store that rank 0 writes and all members read. address: this host's address, for the other members."""
+    """A store that rank 0 writes and all members read.
+
+    address: this host's address for the other members.
+    """
 
     address: str
 
@@ -63,7 +66,7 @@ class TorchStore:
         MeetingError: the members did not meet in time.
     """
 
-    def __init__(self, world: World, master: Master, limit: timedelta) -> None:
+    def __init__(self, world: World, master: Endpoint, limit: timedelta) -> None:
         self._world = world
         self._master = master
         try:
@@ -195,8 +198,8 @@ class ForeignJob:
         self._store.set(name, f"{endpoint.port} {endpoint.address}")
         return endpoint
 
-    def end(self) -> None:
-        """Clear the store, after the group is formed."""
+    def clear_store(self) -> None:
+        """Remove the texts of rank 0, after the group is formed."""
         if self._world.rank == 0:
             self._store.clear()
 
@@ -217,7 +220,7 @@ def open_job(world: World, limit: timedelta) -> ForeignJob:
     """
     store: Store
     match world.store:
-        case Master() as master:
+        case Endpoint() as master:
             store = TorchStore(world, master, limit)
         case OneHost() as host:
             store = FileStore(world, host, limit)
@@ -238,11 +241,11 @@ def join_job(
     group = form(membership, job.await_sequencer, job.address, limit, choice=choice)
     engine = Engine.connect(group, limit)
     hosts = objects.allgather_object(engine, socket.gethostname(), "hosts")
-    job.end()
+    job.clear_store()
     return rank([Slot(host, index) for index, host in enumerate(hosts)])[world.rank], engine
 
 
-def find_own_address(master: Master) -> str:
+def find_own_address(master: Endpoint) -> str:
     """The local address of the route to the master, which the other members can probably reach."""
     family, _, _, _, where = socket.getaddrinfo(master.address, master.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

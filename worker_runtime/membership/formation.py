@@ -48,7 +48,10 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The formation failed. is_final: another attempt is useless."""
+    """The formation failed.
+
+    is_final: another attempt is useless.
+    """
 
     formation: "Formation"
     error: Exception

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from worker_runtime.errors import ForeignRankError, ForeignWorldError, MpiWorldError
-from worker_runtime.rendezvous import Assignment, Bootstrap
+from worker_runtime.rendezvous import Assignment, Bootstrap, Endpoint
 
 # Slurm gives its own steps (the batch script, an interactive shell, ...) numbers from here up: srun did not start them.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -35,21 +35,11 @@ _LAUNCHERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Master:
-    """The address of the members' torch store: MASTER_ADDR and MASTER_PORT."""
-
-    address: str
-    port: int
-
-    def __str__(self) -> str:
-        if ":" in self.address:
-            return f"[{self.address}]:{self.port}"
-        return f"{self.address}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
 class OneHost:
-    """All members are on one host, and share files. job: the launcher's name of the job."""
+    """All members are on one host, and share files.
+
+    job: the launcher's name of the job.
+    """
 
     job: str
 
@@ -59,13 +49,13 @@ class World:
     """The rank and size of a process that another launcher has started.
 
     launcher: the launcher's command.
-    store: the store in which the members meet.
+    store: the store in which the members meet: torch's, at MASTER_ADDR and MASTER_PORT, or files on one host.
     """
 
     launcher: str
     rank: int
     size: int
-    store: Master | OneHost
+    store: Endpoint | OneHost
 
 
 def find_world(environment: Mapping[str, str]) -> World | None:
@@ -87,7 +77,7 @@ def find_world(environment: Mapping[str, str]) -> World | None:
 
         address, port = environment.get("MASTER_ADDR"), _read(environment, "MASTER_PORT")
         if address and port is not None:
-            return World(launcher, rank, size, Master(address, port))
+            return World(launcher, rank, size, Endpoint(address, port))
         job = _name_job(environment, rank_name, size)
         if job is None:
             raise ForeignWorldError(launcher, size)
@@ -120,7 +110,6 @@ def _name_job(environment: Mapping[str, str], rank_name: str, size: int) -> str 
         job = environment.get("SLURM_JOB_ID")
         if job and hosts == "1":
             return f"{job}.{environment['SLURM_STEP_ID']}"
-        return None
     return None
 
 
@@ -179,10 +168,7 @@ def _is_of_mpi(environment: Mapping[str, str]) -> bool:
 def _load() -> ModuleType | None:
     try:
         return import_module(_MODULE)
-    except (
-        ImportError,
-        RuntimeError,
-    ):  # mpi4py or the MPI library is missing; a program that imports it gets that error itself
+    except (ImportError, RuntimeError):  # without mpi4py or MPI; a program that imports it gets the error itself
         return None
 
 

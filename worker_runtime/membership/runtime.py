@@ -22,12 +22,12 @@ from worker_runtime.engine.operation_recorder import OperationRecorder
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice, Features, choose_backends
 from worker_runtime.membership.agent_watch import AgentWatch, FailureNotice, StopNotice
-from worker_runtime.membership.children import check_mark, place_below, remove_mark, set_mark
+from worker_runtime.membership.children import check_member, keep_sockets_below, remove_member, set_member
 from worker_runtime.membership.foreign import ForeignJob, join_job, open_job
 from worker_runtime.membership.launchers import World, find_world
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.membership.recovery import Recovery
-from worker_runtime.membership.release import check_release
+from worker_runtime.membership.version import check_version
 from worker_runtime.rendezvous import (
     JOB,
     Assignment,
@@ -103,12 +103,12 @@ class Runtime:
                 return
 
             try:
-                check_release(environment)
+                check_version(environment)
                 bootstrap = Bootstrap.read(environment)
                 world = None if bootstrap is not None else find_world(environment)
                 is_elastic = read_is_elastic(environment)
                 identity = str(bootstrap or world or "")
-                check_mark(environment, identity)
+                check_member(environment, identity)
                 requested = read_backend(environment)
                 choice = choose_backends(requested, Features.look(requested), is_elastic=is_elastic)
                 ACCOUNT.open(None if bootstrap is None else bootstrap.account_file)
@@ -129,9 +129,9 @@ class Runtime:
             self._enter(_World(assignment, engine))
             if bootstrap is not None and is_elastic:
                 forget_world(os.environ)
-            place_below(None if bootstrap is None else bootstrap.socket.parent)
+            keep_sockets_below(None if bootstrap is None else bootstrap.socket.parent)
             if identity:
-                set_mark(os.environ, identity, assignment.rank)
+                set_member(os.environ, identity, assignment.rank)
             self._failure_notice.prepare(bootstrap)
             self.stop_notice.prepare(bootstrap)
             if bootstrap is not None:
@@ -216,7 +216,7 @@ class Runtime:
             is_forked, self.is_forked = self.is_forked, False
         if world is not None and not is_forked:
             world.engine.close(end=end)
-            remove_mark(os.environ)
+            remove_member(os.environ)
             self._timeline.stop()
         self._close_recovery()
 

@@ -11,8 +11,8 @@ A view keeps the array's memory alive. Creating one takes some microseconds, and
 MXNet itself waits for one array at a time to become writable. It enqueues an empty operation behind those of backward,
 which costs two thread switches. `await_writable` enqueues one for several arrays, in the queue of urgent operations.
 
-Only the host's memory has views. An array on any other context is *foreign*: it is copied to the host, and back if it
-is overwritten. MXNet's engine orders these copies like all other operations.
+Only the host's memory has views. An array on a device is copied to the host, and back if it is overwritten. MXNet's
+engine orders these copies like all other operations.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ _CLASSES: dict[type, torch.dtype] = {
 DTYPES: dict[Any, torch.dtype] = {**_CLASSES, **{np.dtype(each): dtype for each, dtype in _CLASSES.items()}}
 
 _OF_THE_HOST = {"cpu", "cpu_pinned", "cpu_shared"}  # MXNet's types of contexts in the host's memory
-_HOME = mx.cpu(0)  # the context of arrays that are created from tensors
+_HOST = mx.cpu(0)  # the context of arrays that are created from tensors
 
 
 class Views:
@@ -55,14 +55,14 @@ class Views:
 
     def __init__(self, *more: mx.nd.NDArray) -> None:
         self._more = more
-        self._homes: list[mx.nd.NDArray] = []
+        self._host_copies: list[mx.nd.NDArray] = []
 
     def read(self, arrays: Sequence[mx.nd.NDArray], *, in_place: bool) -> list[torch.Tensor]:
         """See `view_for_reading` and `view_for_writing`."""
         if not in_place:
             return list(map(view_for_reading, arrays))
-        self._homes = list(map(to_host, arrays))
-        return list(map(view_for_writing, self._homes))
+        self._host_copies = list(map(to_host, arrays))
+        return list(map(view_for_writing, self._host_copies))
 
     def wrap(
         self, results: Sequence[torch.Tensor], arrays: Sequence[mx.nd.NDArray], *, in_place: bool
@@ -70,8 +70,8 @@ class Views:
         """See `make_array` and `copy_back`."""
         if not in_place:
             return list(map(make_array, results, [*arrays, *self._more]))
-        for home, array in zip(self._homes, arrays, strict=True):
-            copy_back(home, array)
+        for host_copy, array in zip(self._host_copies, arrays, strict=True):
+            copy_back(host_copy, array)
         return arrays
 
 
@@ -83,7 +83,7 @@ def view_for_reading(array: mx.nd.NDArray) -> torch.Tensor:
 
     Args:
         array: a dense array of `mx.nd` or `mx.np`, with a dtype of `DTYPES`, on any context, of any shape, also a
-            slice. A foreign array is copied.
+            slice. An array on a device is copied.
 
     Returns:
         A row-major tensor of the same shape on the CPU.
@@ -93,9 +93,9 @@ def view_for_reading(array: mx.nd.NDArray) -> torch.Tensor:
         ValueError: the array is sparse, or has another dtype.
         MXNetError: the MXNet operation that computes the array failed.
     """
-    home = to_host(array)
-    home.wait_to_read()
-    return _view(home)
+    host_copy = to_host(array)
+    host_copy.wait_to_read()
+    return _view(host_copy)
 
 
 def view_for_writing(array: mx.nd.NDArray) -> torch.Tensor:
@@ -105,7 +105,7 @@ def view_for_writing(array: mx.nd.NDArray) -> torch.Tensor:
     enqueue operations that use the array; later ones see what you have written.
 
     Args:
-        array: an array as in `view_for_reading`, but not foreign: see `to_host`.
+        array: an array as in `view_for_reading`, but not on a device: see `to_host`.
 
     Returns:
         A row-major tensor of the same shape on the CPU.
@@ -121,28 +121,28 @@ def view_for_writing(array: mx.nd.NDArray) -> torch.Tensor:
 
 
 def to_host(array: mx.nd.NDArray) -> mx.nd.NDArray:
-    """The array itself, or for a foreign one a copy on the host; enqueued, without waiting.
+    """The array itself, or a copy on the host of one on a device; enqueued, without waiting.
 
     Raises:
         TypeError: the argument is not an MXNet array.
         ValueError: the array is sparse, or has another dtype.
     """
     check_array(array)
-    if not is_foreign(array.context):
+    if not is_on_device(array.context):
         return array
     with mx.autograd.pause():
-        return array.copyto(_HOME)
+        return array.copyto(_HOST)
 
 
-def copy_back(home: mx.nd.NDArray, array: mx.nd.NDArray) -> None:
-    """Copy the values of a host copy back to a foreign array; enqueued, so that later operations see them."""
-    if home is not array:
+def copy_back(host_copy: mx.nd.NDArray, array: mx.nd.NDArray) -> None:
+    """Copy the values of a host copy back to the array on a device; enqueued, so that later operations see them."""
+    if host_copy is not array:
         with mx.autograd.pause():
-            home.copyto(array)
+            host_copy.copyto(array)
 
 
-def is_foreign(context: mx.Context) -> bool:
-    """Whether arrays of this context have no views."""
+def is_on_device(context: mx.Context) -> bool:
+    """Whether the context is not in the host's memory, so that its arrays have no views."""
     return context.device_type not in _OF_THE_HOST
 
 
@@ -161,7 +161,7 @@ def make_array(tensor: torch.Tensor, like: mx.nd.NDArray) -> mx.nd.NDArray:
     if isinstance(like, mx.np.ndarray):
         array = array.as_np_ndarray()
     context = like.context
-    if context != _HOME:
+    if context != _HOST:
         return array.as_in_context(context)
     return array
 

@@ -31,7 +31,7 @@ from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
 from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
 
-_INITIALISE, _LOOK, _STATE = _HOOKS = "_init_impl", "_check_and_get", "__getstate__"  # what is replaced
+_INITIALIZE, _LOOK, _STATE = _HOOKS = "_init_impl", "_check_and_get", "__getstate__"  # what is replaced
 
 
 class DeferredBroadcast(NamedTuple):
@@ -127,7 +127,7 @@ class _Hook:
         self._pending: list[_Pending] = []
         self._failure = ""  # the reason why the ranks may differ
         vars(parameter).pop(_LOOK, None)  # the hook of an earlier generation
-        vars(parameter).update({_INITIALISE: self._initialise, _STATE: self._get_state})
+        vars(parameter).update({_INITIALIZE: self._initialize, _STATE: self._get_state})
 
     @property
     def is_current(self) -> bool:
@@ -150,17 +150,17 @@ class _Hook:
             self._settle()
         self._failure = ""
 
-    def _initialise(self, *given: object, **more: object) -> None:
+    def _initialize(self, *given: object, **more: object) -> None:
         """Replaces `_init_impl`: initialize the parameter, and submit its broadcasts."""
         parameter = self._find_parameter()
-        initialise = getattr(type(parameter), _INITIALISE)
+        initialize = getattr(type(parameter), _INITIALIZE)
         # A parameter with values keeps them, and changes its contexts.
         if list_arrays(parameter):
-            initialise(parameter, *given, **more)
+            initialize(parameter, *given, **more)
             return
         self._failure = ""
         vars(parameter).pop(_LOOK, None)  # MXNet's initialization calls it too
-        initialise(parameter, *given, **more)
+        initialize(parameter, *given, **more)
         if self.is_current:
             if self._has_asked:
                 self._waiting += self._lasting.values()
@@ -248,7 +248,7 @@ class _Hook:
 
 
 def _find_hook(parameter: mx.gluon.Parameter) -> _Hook | None:
-    hook = getattr(vars(parameter).get(_INITIALISE), "__self__", None)
+    hook = getattr(vars(parameter).get(_INITIALIZE), "__self__", None)
     if isinstance(hook, _Hook):
         return hook
     return None

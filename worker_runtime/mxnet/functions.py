@@ -149,12 +149,12 @@ def _broadcast_immediately(call: Call, values: Sequence[Value], root_rank: int) 
         make_view = view_for_writing
         if call.among.rank == root_rank:
             make_view = view_for_reading
-        homes = [to_host(arrays[0]) for arrays in lists]
-        views = list(map(make_view, homes))
+        host_copies = [to_host(arrays[0]) for arrays in lists]
+        views = list(map(make_view, host_copies))
         operation = Broadcast(views, root_rank, call.among, call.name, views)
     call.engine.run(operation)
-    for home, arrays in zip(homes, lists, strict=True):
-        copy_to_all(home, arrays)
+    for host_copy, arrays in zip(host_copies, lists, strict=True):
+        copy_to_all(host_copy, arrays)
 
 
 class ParametersDifferError(ValueError):
@@ -169,7 +169,10 @@ class ParametersDifferError(ValueError):
 
 
 class _Row(NamedTuple):
-    """What the ranks compare of a parameter. shape, dtype: None where it is not initialized."""
+    """The properties of a parameter that the ranks compare.
+
+    shape, dtype: None where it is not initialized.
+    """
 
     is_array: bool
     shape: tuple[int, ...] | None

@@ -91,8 +91,8 @@ class ArrayReducer:
         process_set: the ranks. Other ranks may call `reduce` too, and keep their gradients.
         group_count: the number of groups in which gradients are reduced together; 0 for buckets by size.
         label: distinguishes reducers; those of one label are matched by the order of their creation.
-        list_weights: returns this rank's weights that are to be compared with the other ranks', with names for people.
-        show: makes what a person reads of a gradient's name.
+        list_weights: returns this rank's weights to compare with the other ranks', with names for the user.
+        show: turns a gradient's name into the name that the user reads.
 
     Raises:
         HorovodInternalError: Horovod has not been initialized.
@@ -147,19 +147,21 @@ class ArrayReducer:
             complete_step_alone(RUNTIME.engine, self._find_set)
             return
         arrays = [gradient.array for gradient in gradients]
-        homes = list(map(to_host, arrays))
-        self._reduce(self._enter([(name, home) for (name, _), home in zip(gradients, homes, strict=True)]))
-        for home, array in zip(homes, arrays, strict=True):
-            copy_back(home, array)
+        host_copies = list(map(to_host, arrays))
+        self._reduce(
+            self._enter([(name, host_copy) for (name, _), host_copy in zip(gradients, host_copies, strict=True)])
+        )
+        for host_copy, array in zip(host_copies, arrays, strict=True):
+            copy_back(host_copy, array)
 
     def settle(self, scale: float | None) -> None:
-        """After `reduce`: say which of the ranks' own gradients were not finite, and raise where the user wants it.
+        """Report which of the ranks' own gradients were not finite; call it after `reduce`.
 
         Args:
-            scale: of a scaled loss; None without one.
+            scale: the factor of a scaled loss; None without one.
 
         Raises:
-            NotFiniteError: one was not, and the user wants an error.
+            NotFiniteError: one was not finite, and the user wants an error.
         """
         self._reducer.settle(scale)
 
@@ -304,13 +306,8 @@ def is_alone(process_set: ProcessSet) -> bool:
 
 
 def adopt(process_set: ProcessSet) -> ProcessSet:
-    """Register a set that was unpickled with an optimizer as the registered set of the same ranks, if there is one."""
-    if process_set.process_set_id is None:
-        engine = RUNTIME.engine
-        registered = engine.process_sets
-        for number in registered.numbers:
-            if list(registered.list_ranks(number)) == process_set.ranks:
-                process_set.register(engine, number)
+    """Give a set that was unpickled with an optimizer the id of the registered set of its ranks, if there is one."""
+    process_set.adopt(RUNTIME.engine)
     return process_set
 
 

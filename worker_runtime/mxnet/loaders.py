@@ -98,7 +98,7 @@ def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
     kept = {name: own[f"_{name}"] for name in _KEPT}
     if state is not None or read_is_elastic(os.environ):
         return _split_elastically(own["_dataset"], batches, seed, state, kept)
-    shared = _share_batches(batches, RankSampler(sampler))
+    shared = _rebatch(batches, RankSampler(sampler))
     return DataLoader(own["_dataset"], batch_sampler=shared, auto_reload=data.auto_reload, **kept)
 
 
@@ -155,10 +155,10 @@ def _split_elastically(
     recorded = RecordedSampler(dataset, shuffle=isinstance(sampler, RandomSampler), seed=seed)
     # The loader prefetches nothing for the next pass (auto_reload), which may have other samples.
     find_epoch = None if state is None else lambda: state.epoch
-    return RecordedLoader(dataset, _share_batches(batches, recorded), recorded, own["_batch_size"], find_epoch, **kept)
+    return RecordedLoader(dataset, _rebatch(batches, recorded), recorded, own["_batch_size"], find_epoch, **kept)
 
 
-def _share_batches(batches: BatchSampler, sampler: Sampler) -> BatchSampler:
-    """The same batches of another sampler."""
+def _rebatch(batches: BatchSampler, sampler: Sampler) -> BatchSampler:
+    """A batch sampler of the same size and rule for the last batch, over another sampler."""
     own = vars(batches)
     return BatchSampler(sampler, own["_batch_size"], own["_last_batch"])

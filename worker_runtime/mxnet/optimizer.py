@@ -134,12 +134,12 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
         call = begin_call("allreduce", name, self._process_set)
         with call.preparing():
             total = sum_parts([grad])
-            home = to_host(total)
-            view = view_for_writing(home)
+            host_copy = to_host(total)
+            view = view_for_writing(host_copy)
             how = make_settings(self._gradient_predivide_factor).how
             operation = make_allreduce(call, [view], how, [view])
         call.engine.run(operation)
-        copy_back(home, total)
+        copy_back(host_copy, total)
         fill_parts(total, [grad])
 
     def _average_many(self, index: Sequence[Any], weights: Sequence[Any], grads: Sequence[mx.nd.NDArray]) -> None:

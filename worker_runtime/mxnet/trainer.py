@@ -173,11 +173,11 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
 
     @property
     def reducer(self) -> ArrayReducer:
-        """What averages the gradients."""
+        """The reducer that averages the gradients."""
         return self._reducer
 
     def expect_scale(self) -> None:
-        """Take the present `_scale` for the one that the program has not multiplied."""
+        """Store the present `_scale` as the one that the program has not multiplied."""
         self._plain_scale: float | None = self._scale
 
     def _warn_of_scale(self) -> None:

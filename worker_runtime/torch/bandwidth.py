@@ -1,8 +1,8 @@
 """`python -m worker_runtime.torch.bandwidth`, for `hvdrun doctor --test`: how fast workers exchange tensors.
 
-All ranks reduce one tensor. Then pairs of hosts do, or pairs of ranks where there is one host: in each round each is in
-one pair, so that no pair waits for another. Rank 0 prints one line, which begins with `MARK`: what was measured, as
-JSON.
+All ranks reduce one tensor. Then pairs of hosts reduce one, or pairs of ranks where there is one host. In each round
+each member is in one pair, so that no pair waits for another. Rank 0 prints the measurements as JSON in one line, which
+begins with `MARK`.
 """
 
 import json
@@ -18,7 +18,7 @@ from worker_runtime.rendezvous import Backend, read_backend
 
 MARK = "hvdrun-bandwidth "
 BYTES = 64_000_000
-MOST_ROUNDS = 15  # of pairs: with 16 hosts or fewer each meets each other one
+MOST_ROUNDS = 15  # of pairs: among 16 hosts or fewer each meets every other
 _FIRST_BYTES = BYTES // 16  # a first, short measurement: where it is slow, BYTES are not sent
 _SLOW_SECONDS = 0.5
 _REPEATS = 3
@@ -27,7 +27,7 @@ Pair = tuple[int, int]
 
 
 def plan_rounds(members: Sequence[int]) -> list[list[Pair]]:
-    """At most MOST_ROUNDS rounds of pairs; in one no member is in two pairs (the circle method of tournaments)."""
+    """At most MOST_ROUNDS rounds of pairs; each member is in one pair of a round (the circle method of tournaments)."""
     circle: list[int | None] = list(members)
     if len(circle) % 2:
         circle.append(None)  # whose partner pauses
@@ -58,7 +58,7 @@ def measure(size: int, device: torch.device, process_set: hvd.ProcessSet, name: 
 
 
 def measure_whole(device: torch.device, process_set: hvd.ProcessSet, name: str) -> float:
-    """The same for `BYTES`; estimated from a part where the ranks are slow."""
+    """The time of an allreduce of `BYTES`, in seconds; estimated from a part where the ranks are slow."""
     # All ranks of the set have to choose the same way.
     first = measure(_FIRST_BYTES, device, process_set, name)
     seconds = torch.tensor(first, dtype=torch.float32, device="cpu")
@@ -69,7 +69,7 @@ def measure_whole(device: torch.device, process_set: hvd.ProcessSet, name: str) 
 
 
 def measure_pairs(members: Sequence[int], device: torch.device) -> list[dict[str, object]]:
-    """Let pairs of these ranks reduce a tensor; what each has measured, the same on all ranks."""
+    """Let pairs of these ranks reduce a tensor; return the measurements of all pairs, the same on all ranks."""
     measured = []
     for number, planned in enumerate(plan_rounds(members)):
         if hvd.size() == len(planned[0]):

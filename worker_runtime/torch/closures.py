@@ -1,4 +1,4 @@
-"""What a closure returns."""
+"""The return value of a closure."""
 
 from contextlib import suppress
 from numbers import Complex, Real
@@ -10,10 +10,10 @@ from worker_runtime.errors import WrongArgumentError
 
 
 def read_loss(loss: object) -> torch.Tensor:
-    """What a closure returned, as a tensor: numbers as float64, zero for None.
+    """The return value of a closure as a tensor: numbers as float64, zero for None.
 
     Raises:
-        WrongArgumentError: it is neither a tensor nor a real number nor None.
+        WrongArgumentError: the value is neither a tensor nor a real number nor None.
     """
     if isinstance(loss, torch.Tensor):
         if loss.is_floating_point() or loss.is_complex():

@@ -90,9 +90,8 @@ def broadcast_optimizer_state(
     """Broadcast an optimizer's options and state from rank `root_rank`.
 
     Horovod runs a step to create missing state, which changes parameters. hvdrun runs none: the root sends the names,
-    shapes and dtypes of its state first. An optimizer without state stays without; as with
-    Horovod, its parameters without a gradient get one of zeros. LBFGS, which Horovod rejects, works
-    too.
+    shapes and dtypes of its state first. An optimizer without state stays without; as with Horovod, its parameters
+    without a gradient get one of zeros. LBFGS, which Horovod rejects, works too.
 
     Args:
         optimizer: a plain or distributed optimizer, of the same class and with the same parameter groups on all ranks.
@@ -144,7 +143,7 @@ def _fill_gradients(optimizer: torch.optim.Optimizer) -> None:
 
 def _name_values(params: object) -> Iterator[tuple[str, Any]]:
     if isinstance(params, Mapping):
-        pairs: Iterable[Any] = sorted(params.items(), key=_find_name)
+        pairs: Iterable[Any] = sorted(params.items(), key=lambda pair: str(pair[0]))
     elif isinstance(params, Iterable) and not isinstance(params, torch.Tensor | str | bytes):
         pairs = params
     else:
@@ -174,10 +173,6 @@ def _check_tensors(named: Sequence[tuple[str, Any]]) -> list[torch.Tensor]:
         if is_lazy(value):
             raise ShapelessParameterError(name)
     return [value for _, value in named]
-
-
-def _find_name(pair: tuple[object, object]) -> str:
-    return str(pair[0])
 
 
 class NoTensorError(AttributeError, ValueError):
@@ -313,11 +308,11 @@ def check_options(optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, A
     """Check that a state is of an optimizer of this kind: torch takes any, and fails at a step.
 
     Args:
-        optimizer: is to load it.
+        optimizer: the optimizer that is to load the state.
         groups: the state's parameter groups.
 
     Raises:
-        ValueError: one lacks an option of the optimizer.
+        ValueError: a group lacks an option of the optimizer.
     """
     options = getattr(optimizer, "defaults", {}).keys()
     for group in groups:
@@ -329,8 +324,8 @@ def keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> Non
     """Give an optimizer the loaded state with its own dtypes: torch has converted it to those of the parameters.
 
     Args:
-        optimizer: has just loaded it.
-        loaded: its state dict.
+        optimizer: the optimizer, which has just loaded the state.
+        loaded: the loaded state dict.
     """
     states = loaded.get("state", {})
     for group, own in zip(loaded.get("param_groups", ()), optimizer.param_groups, strict=False):

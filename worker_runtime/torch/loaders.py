@@ -32,12 +32,8 @@ from worker_runtime.torch.elastic import ElasticSampler
 
 LoaderT = TypeVar("LoaderT", bound=DataLoader[Any])
 
-_TORCH_SAMPLERS = (
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)  # torch's, which ignore ranks
+# torch's samplers, which ignore ranks.
+_TORCH_SAMPLERS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 _BY_HAND = "give each rank its part by hand, and pass split_data=False to hvd.prepare()"
 
 

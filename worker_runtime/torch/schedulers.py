@@ -31,7 +31,7 @@ def multiply(optimizer: torch.optim.Optimizer, schedulers: Iterable[LRScheduler]
 
     Args:
         optimizer: its present learning rates are multiplied.
-        schedulers: all that they calculate later is multiplied: what they begin with, their bounds.
+        schedulers: the base rates and bounds from which they calculate later rates are multiplied.
         factor: the factor.
     """
     for group in optimizer.param_groups:

@@ -34,7 +34,7 @@ class HostCertificate:
     """
 
     def __init__(self, kind: str, blob: bytes) -> None:
-        """Read it.
+        """Read the certificate.
 
         Raises:
             BadCertificateError: it cannot be read.
@@ -53,7 +53,7 @@ class HostCertificate:
         is_allowed: an authority may sign with this algorithm.
 
         Raises:
-            BadCertificateError: it does not.
+            BadCertificateError: the certificate is refused.
         """
         signature = self._name_signature()
         if signature == _SHA1:

@@ -11,7 +11,7 @@ from hvdrun.console import Console
 from hvdrun.errors import UsageError
 from hvdrun.joining import launcher
 from hvdrun.joining.joining_agent import run_agent
-from hvdrun.joining.launcher import choose_hosts, choose_place, describe_agents, describe_joining, find_reachable
+from hvdrun.joining.launcher import choose_endpoint, choose_hosts, describe_agents, describe_joining, find_reachable
 from hvdrun.joining.token import Token, create_token
 from hvdrun.network.addresses import InterfaceAddress
 from hvdrun.options.programs import AGENT, TOKEN, read_agent, read_token
@@ -87,14 +87,14 @@ def test_a_dry_run_shows_what_agents_would_be_given(capsys: pytest.CaptureFixtur
 
 def test_the_default_address_is_that_of_the_default_route_and_no_wildcard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "find_own_outward", lambda: frozenset({"2001:db8::5", "10.0.0.5"}))
-    assert choose_place(Joining()) == Endpoint("10.0.0.5", 0)
+    assert choose_endpoint(Joining()) == Endpoint("10.0.0.5", 0)
     assert find_reachable("::") == "10.0.0.5"
-    assert choose_place(Joining(Endpoint("::", 7))) == Endpoint("::", 7)
+    assert choose_endpoint(Joining(Endpoint("::", 7))) == Endpoint("::", 7)
     monkeypatch.setattr(launcher, "find_own_outward", frozenset)
     monkeypatch.setattr(launcher, "list_addresses", lambda: (InterfaceAddress("eth1", "10.7.7.7", 24, 0),))
-    assert choose_place(Joining()) == Endpoint("10.7.7.7", 0)
+    assert choose_endpoint(Joining()) == Endpoint("10.7.7.7", 0)
     monkeypatch.setattr(launcher, "list_addresses", tuple)
-    assert choose_place(Joining()) == Endpoint("127.0.0.1", 0)
+    assert choose_endpoint(Joining()) == Endpoint("127.0.0.1", 0)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_name_that_only_this_machine_can_reach_listens_at_every_address(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in found]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    assert choose_place(Joining(Endpoint(name, 7))) == Endpoint(place, 7)
+    assert choose_endpoint(Joining(Endpoint(name, 7))) == Endpoint(place, 7)
 
 
 def test_hosts_are_taken_as_they_come_and_ranked_by_name() -> None:

@@ -15,7 +15,7 @@ JOIN = ("--join", "10.0.0.1:7", "--token-file", "t")
 def test_an_agents_words_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "node7")
     assert read_agent(AGENT.parse([*JOIN, "--slots=4"])) == {
-        "place": Endpoint("10.0.0.1", 7),
+        "endpoint": Endpoint("10.0.0.1", 7),
         "token_file": Path("t"),
         "slots": 4,
         "name": "node7",

@@ -9,7 +9,7 @@ import pytest
 
 from hvdrun import __version__
 from hvdrun.transport import start
-from hvdrun.transport.start import MARK, RemoteAgent, last_words
+from hvdrun.transport.start import SENTINEL, RemoteAgent, last_words
 from hvdrun.transport.transport_errors import (
     AgentStartError,
     DirectoryMissingError,
@@ -51,11 +51,11 @@ def test_every_login_shell_starts_the_agent_with_its_orders(python: str, shell: 
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here: apt-get install {shell}")
     done = run(RemoteAgent(python, "echo 'it''s' \"$HOME\" !\nexport COLOUR=blue"), shell, b"orders\nmore")
-    before, mark, after = done.stdout.partition(MARK)
+    before, mark, after = done.stdout.partition(SENTINEL)
     assert before == b"its /no/home !\n"
     assert mark
     assert after == b"-P -m hvdrun.agent blue\norders\nmore"
-    assert done.stderr.endswith(MARK)
+    assert done.stderr.endswith(SENTINEL)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -82,19 +82,19 @@ def test_without_bash_the_prefix_runs_in_sh(python: str, tmp_path: Path) -> None
     for name in ("sh", "cat"):
         (tools / name).symlink_to(shutil.which("dash" if name == "sh" and shutil.which("dash") else name) or name)
     done = run(RemoteAgent(python, "COLOUR=${BASH_VERSION:-none}; export COLOUR"), PATH=str(tools))
-    assert done.stdout == MARK + b"-P -m hvdrun.agent none\n"
+    assert done.stdout == SENTINEL + b"-P -m hvdrun.agent none\n"
     assert b"bash" not in done.stderr
 
 
 def test_with_bash_a_prefix_may_use_its_words(python: str, tmp_path: Path) -> None:
     (tmp_path / "env.sh").write_text("words=(a blue)\nexport COLOUR=${words[1]}\n", encoding="utf-8")
     done = run(RemoteAgent(python, f"source '{tmp_path}/env.sh'"))
-    assert done.stdout == MARK + b"-P -m hvdrun.agent blue\n"
+    assert done.stdout == SENTINEL + b"-P -m hvdrun.agent blue\n"
 
 
 def test_a_tilde_means_the_home_directory_on_the_remote_host(tmp_path: Path, python: str) -> None:
     done = run(RemoteAgent(f"~/{Path(python).name}"), HOME=str(tmp_path))
-    assert done.stdout.startswith(MARK + b"-P")
+    assert done.stdout.startswith(SENTINEL + b"-P")
 
 
 @pytest.mark.parametrize("name", ["data", "it's\na $HOME"])
@@ -102,14 +102,14 @@ def test_the_directory_is_looked_for_behind_the_prefix(tmp_path: Path, python: s
     missing = str(tmp_path / name)
     done = run(RemoteAgent(python, directory=missing))
     assert (done.returncode, done.stdout) == (122, b"")
-    assert run(RemoteAgent(python, f"mkdir {shlex.quote(missing)}", missing)).stdout.startswith(MARK)
+    assert run(RemoteAgent(python, f"mkdir {shlex.quote(missing)}", missing)).stdout.startswith(SENTINEL)
 
 
 def test_bytes_that_are_no_text_pass(tmp_path: Path) -> None:
     path = tmp_path / b"caf\xe9".decode(errors="surrogateescape")
     path.write_text("#!/bin/sh\necho up\n", encoding="utf-8")
     path.chmod(0o755)
-    assert run(RemoteAgent(str(path), b"# \xe9".decode(errors="surrogateescape"))).stdout == MARK + b"up\n"
+    assert run(RemoteAgent(str(path), b"# \xe9".decode(errors="surrogateescape"))).stdout == SENTINEL + b"up\n"
 
 
 @pytest.mark.parametrize(
@@ -126,30 +126,35 @@ def test_a_process_that_a_prefix_leaves_behind_does_not_hide_its_failure(python:
 @pytest.mark.parametrize(
     ("exit_code", "errors", "error", "words"),
     [
-        (127, MARK + b"sh: 1: exec: /py: not found\n", PythonMissingError, "no such file"),
-        (126, MARK + b"sh: 1: exec: /py: Permission denied\n", PythonMissingError, "cannot be executed"),
-        (1, MARK + b"/py: Error while finding module ... No module named 'hvdrun'\n", HvdrunMissingError, __version__),
-        (1, MARK + b"/py: No module named hvdrun.agent\n", HvdrunMissingError, "pip install"),
-        (2, MARK + b"Unknown option: -P\nusage: ...\n", PythonTooOldError, "3.11"),
+        (127, SENTINEL + b"sh: 1: exec: /py: not found\n", PythonMissingError, "no such file"),
+        (126, SENTINEL + b"sh: 1: exec: /py: Permission denied\n", PythonMissingError, "cannot be executed"),
         (
             1,
-            MARK + b"Traceback (most recent call last):\n ...\nModuleNotFoundError: No module named 'google'\n",
+            SENTINEL + b"/py: Error while finding module ... No module named 'hvdrun'\n",
+            HvdrunMissingError,
+            __version__,
+        ),
+        (1, SENTINEL + b"/py: No module named hvdrun.agent\n", HvdrunMissingError, "pip install"),
+        (2, SENTINEL + b"Unknown option: -P\nusage: ...\n", PythonTooOldError, "3.11"),
+        (
+            1,
+            SENTINEL + b"Traceback (most recent call last):\n ...\nModuleNotFoundError: No module named 'google'\n",
             AgentStartError,
             r"No module named 'google'\. Run /py -m hvdrun --version there to see why\.$",
         ),
-        (1, MARK + b"this host has no network.\n", AgentStartError, r"exit code 1\): this host has no network\.$"),
+        (1, SENTINEL + b"this host has no network.\n", AgentStartError, r"exit code 1\): this host has no network\.$"),
         (
             1,
-            b"loading\n" + MARK,
+            b"loading\n" + SENTINEL,
             AgentStartError,
             r"exit code 1\): loading\. Run /py -m hvdrun --version there to see why\.$",
         ),
         (1, b"This account is not available.\n", AgentStartError, "not available"),
         (127, b"exec: sh: not found\n", AgentStartError, "sh: not found"),
         (-1, b"", AgentStartError, r"without an exit code\)\. Check that you can run a command there with srun\.$"),
-        (121, b"why\n" + start._PREFIX_MARK + b"7\n", RemotePrefixError, r"exit code 7 \(why\)"),
+        (121, b"why\n" + start._PREFIX_SENTINEL + b"7\n", RemotePrefixError, r"exit code 7 \(why\)"),
         (122, b"loading\n", DirectoryMissingError, "'/data' does not exist on the host 'a'"),
-        (122, MARK + b"the agent's own\n", AgentStartError, "exit code 122"),
+        (122, SENTINEL + b"the agent's own\n", AgentStartError, "exit code 122"),
     ],
 )
 def test_each_failure_has_its_error(exit_code: int, errors: bytes, error: type[TransportError], words: str) -> None:
@@ -165,8 +170,8 @@ def test_the_output_of_the_shell_is_reported_if_standard_error_is_empty() -> Non
 
 
 def test_the_last_line_of_an_agent_is_not_that_of_the_prefix() -> None:
-    assert last_words(b"loading\n" + MARK) == ""
-    assert last_words(b"loading\n" + MARK + b"first\nlast\n") == "last"
+    assert last_words(b"loading\n" + SENTINEL) == ""
+    assert last_words(b"loading\n" + SENTINEL + b"first\nlast\n") == "last"
 
 
 def test_a_prefix_that_may_have_ended_the_shell_is_named() -> None:

@@ -16,7 +16,8 @@ import pytest
 from tests.ports import reserve_port
 from worker_runtime.errors import ForeignRankError, ForeignWorldError, MeetingError
 from worker_runtime.membership.foreign import FileStore, ForeignJob, find_own_address
-from worker_runtime.membership.launchers import Master, OneHost, World, find_world
+from worker_runtime.membership.launchers import OneHost, World, find_world
+from worker_runtime.rendezvous import Endpoint
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 MPIRUN = {
@@ -33,22 +34,22 @@ SRUN = {
     "SLURM_STEP_NUM_NODES": "1",
 }
 MASTER = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4711"}
-MET = Master("10.0.0.1", 4711)
+MET = Endpoint("10.0.0.1", 4711)
 
 
 @pytest.mark.parametrize(
     ("variables", "world"),
     [
-        (TORCHRUN, World("torchrun", 1, 4, Master("a", 29500))),
+        (TORCHRUN, World("torchrun", 1, 4, Endpoint("a", 29500))),
         (MPIRUN, World("mpirun", 1, 4, OneHost("mpirun-job.1"))),
-        (MPIRUN | MASTER, World("mpirun", 1, 4, Master("10.0.0.1", 4711))),
-        ({"PMI_RANK": "1", "PMI_SIZE": "4"} | MASTER, World("mpirun", 1, 4, Master("10.0.0.1", 4711))),
+        (MPIRUN | MASTER, World("mpirun", 1, 4, Endpoint("10.0.0.1", 4711))),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"} | MASTER, World("mpirun", 1, 4, Endpoint("10.0.0.1", 4711))),
         ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "4"} | MASTER, World("mpirun", 1, 4, MET)),
         ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"} | MASTER, World("horovodrun", 1, 4, MET)),
         (SRUN, World("srun", 1, 4, OneHost("srun-77.0"))),
-        (SRUN | {"SLURM_STEP_NUM_NODES": "2"} | MASTER, World("srun", 1, 4, Master("10.0.0.1", 4711))),
+        (SRUN | {"SLURM_STEP_NUM_NODES": "2"} | MASTER, World("srun", 1, 4, Endpoint("10.0.0.1", 4711))),
         (SRUN | {"SLURM_STEP_NUM_TASKS": "2"}, World("srun", 1, 2, OneHost("srun-77.0"))),
-        (SRUN | TORCHRUN, World("torchrun", 1, 4, Master("a", 29500))),
+        (SRUN | TORCHRUN, World("torchrun", 1, 4, Endpoint("a", 29500))),
     ],
 )
 def test_a_world_of_several_is_found_with_the_place_to_meet(variables: dict[str, str], world: World) -> None:
@@ -97,7 +98,7 @@ def test_a_rank_that_its_world_cannot_have_is_refused() -> None:
 
 
 def test_an_ipv6_address_stands_in_brackets() -> None:
-    assert str(Master("2001:db8::1", 4711)) == "[2001:db8::1]:4711"
+    assert str(Endpoint("2001:db8::1", 4711)) == "[2001:db8::1]:4711"
 
 
 LIMIT = timedelta(seconds=60)
@@ -177,9 +178,9 @@ def test_a_member_may_come_before_rank_0(place: Path) -> None:
         assert early_key.result(LIMIT.total_seconds()) == key
         assert len(key) == 32
         assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}
-        other.end()  # does not take from others what is not its own
+        other.clear_store()  # does not take from others what is not its own
         assert len(list(place.iterdir())) == 2
-        first.end()
+        first.clear_store()
         assert list(place.iterdir()) == []
 
 
@@ -215,4 +216,4 @@ def test_generations_do_not_read_each_others_files() -> None:
 
 
 def test_a_rank_s_address_is_that_of_its_route_to_the_master() -> None:
-    assert find_own_address(Master("127.0.0.1", 1)) == "127.0.0.1"
+    assert find_own_address(Endpoint("127.0.0.1", 1)) == "127.0.0.1"

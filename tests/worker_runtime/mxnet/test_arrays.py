@@ -15,7 +15,7 @@ from worker_runtime.mxnet.arrays import (
     check_array,
     fill_parts,
     find_address,
-    is_foreign,
+    is_on_device,
     make_array,
     sum_parts,
     view_for_reading,
@@ -155,8 +155,8 @@ def test_an_array_that_cannot_travel_is_refused(array: object, error: type[Excep
             view(array)
 
 
-def test_an_array_outside_the_hosts_memory_is_foreign() -> None:
-    assert [is_foreign(context) for context in (*CONTEXTS, mx.gpu(0))] == [False] * len(CONTEXTS) + [True]
+def test_a_context_outside_the_hosts_memory_is_a_device() -> None:
+    assert [is_on_device(context) for context in (*CONTEXTS, mx.gpu(0))] == [False] * len(CONTEXTS) + [True]
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from worker_runtime.errors import InitializationError
-from worker_runtime.membership.children import check_mark, place_below, remove_mark, set_mark
+from worker_runtime.membership.children import check_member, keep_sockets_below, remove_member, set_member
 from worker_runtime.startup import process_image
 from worker_runtime.startup.parent_process import make_arguments
 
@@ -57,27 +57,27 @@ def test_destructors_from_before_the_fork_do_not_run_at_exit(preload: str) -> No
 
 def test_a_member_may_join_again() -> None:
     environment: dict[str, str] = {}
-    check_mark(environment, "job 1, slot 2")
-    set_mark(environment, "job 1, slot 2", 3)
-    check_mark(environment, "job 1, slot 2")
-    remove_mark(environment)
+    check_member(environment, "job 1, slot 2")
+    set_member(environment, "job 1, slot 2", 3)
+    check_member(environment, "job 1, slot 2")
+    remove_member(environment)
     assert environment == {}
 
 
 def test_a_child_is_refused_until_its_parent_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     environment: dict[str, str] = {}
-    set_mark(environment, "job 1, slot 2", 3)
+    set_member(environment, "job 1, slot 2", 3)
     parent = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)
     with pytest.raises(InitializationError, match=rf"its parent process {parent} is already rank 3 of the"):
-        check_mark(environment, "job 1, slot 2")
-    check_mark(environment, "job 2, slot 2")  # a job inside the job
-    remove_mark(environment)
+        check_member(environment, "job 1, slot 2")
+    check_member(environment, "job 2, slot 2")  # a job inside the job
+    remove_member(environment)
     assert environment, "a child has removed its parent's mark"
     monkeypatch.undo()  # as the parent
-    remove_mark(environment)
+    remove_member(environment)
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)
-    check_mark(environment, "job 1, slot 2")
+    check_member(environment, "job 1, slot 2")
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +99,8 @@ def find_place() -> str | None:
 
 
 def test_sockets_of_the_process_are_in_a_folder_of_this_user_alone(folder: Path) -> None:
-    place_below(folder)
-    place_below(folder)
+    keep_sockets_below(folder)
+    keep_sockets_below(folder)
     place = folder / f"mp-{os.getpid()}"
     assert multiprocessing.util.get_temp_dir() == str(place)
     assert place.stat().st_mode & 0o777 == 0o700
@@ -110,7 +110,7 @@ def test_sockets_of_the_process_are_in_a_folder_of_this_user_alone(folder: Path)
 
 def test_the_program_s_own_settings_stay(folder: Path) -> None:
     multiprocessing.process.current_process()._config["tempdir"] = "mine"  # type: ignore[attr-defined]  # private, and the only place
-    place_below(folder)
+    keep_sockets_below(folder)
     assert find_place() == "mine"
     assert not list(folder.iterdir())
 
@@ -118,17 +118,17 @@ def test_the_program_s_own_settings_stay(folder: Path) -> None:
 def test_the_longest_path_of_a_socket_is_used_and_a_longer_one_is_not(folder: Path) -> None:
     rest = 107 - len(f"{folder}//mp-{os.getpid()}/listener-12345678")
     (longer := folder / ("x" * (rest + 1))).mkdir()
-    place_below(longer)
+    keep_sockets_below(longer)
     assert find_place() is None
     (longest := folder / ("x" * rest)).mkdir()
-    place_below(longest)
+    keep_sockets_below(longest)
     with Listener(family="AF_UNIX") as listener:
         assert len(str(listener.address)) == 107
 
 
 def test_without_a_folder_multiprocessing_has_its_own_place(folder: Path) -> None:
-    place_below(None)
-    place_below(folder / "gone")
+    keep_sockets_below(None)
+    keep_sockets_below(folder / "gone")
     assert find_place() is None
     assert not list(folder.iterdir())
 

@@ -169,7 +169,7 @@ def exchange(splits: Splits | None, call: Call, tensors: Tensors) -> Ran:
     return Ran((received, received_splits), partial(_return_rows, received_splits.tolist()))
 
 
-def copy(root: int, call: Call, tensors: Tensors) -> Ran:
+def broadcast(root: int, call: Call, tensors: Tensors) -> Ran:
     """Broadcast."""
     results = call.engine.run(Broadcast(tensors, root, call.among, call.name))
     return Ran(results, partial(_average_on_root, root))

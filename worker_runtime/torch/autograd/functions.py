@@ -14,7 +14,7 @@ from worker_runtime.torch.autograd.adjoints import (
     NONLINEAR,
     Collective,
     Ran,
-    copy,
+    broadcast,
     differentiate,
     exchange,
     find_adjoint,
@@ -74,7 +74,7 @@ def run_differentiably(
 COLLECTIVES: dict[str, Callable[[Any], Callable[[Call, Sequence[torch.Tensor]], Ran]]] = {
     "allreduce": lambda how: partial(reduce, how),
     "allgather": lambda _: gather,
-    "broadcast": lambda root: partial(copy, root),
+    "broadcast": lambda root: partial(broadcast, root),
     "alltoall": lambda splits: partial(exchange, splits),
     "reducescatter": lambda how: partial(scatter, how),
 }

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from worker_runtime.errors import WorkerVersionError
 from worker_runtime.rendezvous import VERSION
 
-RELEASE = "0.3.0"  # as in hvdrun/version.py
+OWN_VERSION = "0.3.0"  # as in hvdrun/version.py
 
 
-def check_release(environment: Mapping[str, str]) -> None:
+def check_version(environment: Mapping[str, str]) -> None:
     """Refuse a job whose agent has another version: each version has its own protocol.
 
     Raises:
-        WorkerVersionError: it has.
+        WorkerVersionError: the agent has another version.
     """
-    version = environment.get(VERSION, RELEASE)
-    if version != RELEASE:
-        raise WorkerVersionError(RELEASE, version)
+    version = environment.get(VERSION, OWN_VERSION)
+    if version != OWN_VERSION:
+        raise WorkerVersionError(OWN_VERSION, version)

@@ -19,10 +19,10 @@ WHERE = ["cpu", pytest.param("gpu", marks=[pytest.mark.gpu, needs_gpu])]
 
 
 @contextmanager
-def foreign(where: str) -> Iterator[mx.Context]:
-    """A context of which no view is made."""
+def device_context(where: str) -> Iterator[mx.Context]:
+    """A context of a device, or one that counts as such: no view is made of its arrays."""
     context = mx.gpu(hvd.local_rank() % mx.context.num_gpus()) if where == "gpu" else mx.cpu(1)
-    view, is_foreign = arrays._view, arrays.is_foreign
+    view, is_on_device = arrays._view, arrays.is_on_device
 
     def view_others(array: mx.nd.NDArray) -> object:
         assert array.context != context, "it was to be copied"
@@ -30,16 +30,16 @@ def foreign(where: str) -> Iterator[mx.Context]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "_view", view_others)
-        patch.setattr(arrays, "is_foreign", lambda other: other == context or is_foreign(other))
+        patch.setattr(arrays, "is_on_device", lambda other: other == context or is_on_device(other))
         yield context
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_each_form_has_the_same_result_on_a_foreign_context(ranks: RankPool, where: str) -> None:
+def test_each_form_has_the_same_result_on_a_device(ranks: RankPool, where: str) -> None:
     forms = [form for form in FORMS if KINDS[form] != "alltoall"]
 
     def body() -> object:
-        with foreign(where) as context, pytest.MonkeyPatch.context() as patch:
+        with device_context(where) as context, pytest.MonkeyPatch.context() as patch:
             some = hvd.add_process_set(SOME)
             patch.setattr(hvd, "add_process_set", lambda _: some)
             return [play_cases(hvd, form, lambda row: mx.nd.array(row, ctx=context), to_list) for form in forms]
@@ -54,7 +54,7 @@ def to_list(array: mx.nd.NDArray) -> object:
 @pytest.mark.parametrize("where", WHERE)
 def test_computations_enqueued_before_and_after_keep_their_order(ranks: RankPool, where: str) -> None:
     def body() -> object:
-        with foreign(where) as context:
+        with device_context(where) as context:
             x = begin_long(mx.nd.ones(3, ctx=context))  # which is computed still
             reader = begin_long(x)
             handle = hvd.allreduce_async_(x, op=hvd.Sum)
@@ -67,18 +67,18 @@ def test_computations_enqueued_before_and_after_keep_their_order(ranks: RankPool
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_training_is_that_of_one_process_also_where_only_one_rank_is_foreign(ranks: RankPool, way: str) -> None:
+def test_training_is_that_of_one_process_also_where_only_one_rank_has_a_device(ranks: RankPool, way: str) -> None:
     def body() -> list[np.ndarray]:
-        with foreign("cpu"):
+        with device_context("cpu"):
             return train(way, "momentum", hvd.rank(), hvd.size())
 
     check(ranks.run(body), train(way, "momentum"), 1e-4 if way == "module" else 1e-9)
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_parameters_are_broadcast_and_averaged_on_foreign_contexts_beside_others(ranks: RankPool, where: str) -> None:
+def test_parameters_are_broadcast_and_averaged_on_devices_beside_others(ranks: RankPool, where: str) -> None:
     def body() -> object:
-        with foreign(where) as context:
+        with device_context(where) as context:
             net = make_net([context, mx.cpu(2)])
             for parameter in net.collect_params().values():
                 parameter.set_data(mx.nd.zeros(parameter.shape) + hvd.rank())
