@@ -91,11 +91,6 @@ class InFlight:
     def __iter__(self) -> Iterator[Handle[Any]]:
         return iter(list(self.handles.values()))
 
-    def put(self, handle: Handle[Any]) -> None:
-        """Add a submitted handle."""
-        request = handle.operation.request
-        self.handles[request.process_set, request.name] = handle
-
     def forget(self, handle: Handle[Any]) -> bool:
         """Remove a handle and free its name; return whether it was there."""
         request = handle.operation.request
@@ -140,7 +135,8 @@ class InFlight:
         if following is None:
             self.forget(handle)
         else:
-            self.put(following)  # in its place, so that no other thread can use the name in between
+            request = following.operation.request
+            self.handles[request.process_set, request.name] = following  # no other thread uses the name in between
         handle.fail(error)
 
     def fail(self, handle: Handle[Any], error: Exception) -> None:

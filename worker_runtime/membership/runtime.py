@@ -228,12 +228,15 @@ class Runtime:
     @property
     def assignment(self) -> Assignment:
         """This worker's ranks and sizes; raises NotInitializedError."""
-        return self._require().assignment
+        world = self.world
+        if world is None:
+            raise NotInitializedError
+        return world.assignment
 
     @property
     def engine(self) -> Engine:
         """The engine, which runs the collectives; raises NotInitializedError."""
-        world = self.world  # not by _require, since each gradient comes here
+        world = self.world
         if world is None:
             raise NotInitializedError
         return world.engine
@@ -288,12 +291,6 @@ class Runtime:
         self.world = world
         if self._timeline.is_wanted:
             world.engine.record(self._open_recorder)
-
-    def _require(self) -> _World:
-        world = self.world
-        if world is None:
-            raise NotInitializedError
-        return world
 
     def _join_elastic(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Engine]:
         """Join an elastic job, until `shutdown()`."""

@@ -68,7 +68,8 @@ def test_hosts_of_different_sizes_are_noticed(
 ) -> None:
     basics.init()
     try:
-        world = RUNTIME._require()
+        world = RUNTIME.world
+        assert world is not None
         numbers = Assignment(0, 4, 0, local_size, 0, cross_size)
         monkeypatch.setattr(RUNTIME, "world", type(world)(numbers, world.engine))
         assert basics.is_homogeneous() is is_even

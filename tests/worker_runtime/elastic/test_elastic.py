@@ -364,7 +364,7 @@ def test_a_loss_that_interrupted_no_rank_begins_the_function_anew_where_somethin
     sizes = iter((3, 3, 2, 2, 2, 2))  # when the function begins, and at each look
     monkeypatch.setattr(exchange, "count_ranks", lambda: next(sizes))
     state = Journal()
-    engine = SimpleNamespace(begin_again=lambda: state.lines.append("begin again"))
+    engine = SimpleNamespace(supersede_sets=lambda: state.lines.append("begin again"))
     monkeypatch.setattr(RUNTIME, "world", SimpleNamespace(engine=engine))
     state.register_reset_callbacks([lambda: state.lines.append("callback")])
 
