@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -> int:
-    """Run the job of this command line; the exit code."""
+    """Run the job of this command line; return the exit code."""
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     prefer_own_packages()

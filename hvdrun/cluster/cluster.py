@@ -100,7 +100,7 @@ def collect(job: LauncherChild, size: int | None = None, grace_seconds: float = 
     """Receive the outcomes of the function that a job runs.
 
     Args:
-        job: has been sent a function.
+        job: a job that has been sent a function.
         size: how many outcomes to wait for; None waits for the job's end.
         grace_seconds: how long to wait for the others after one has failed.
     """
@@ -258,7 +258,7 @@ class Cluster:
         *,
         leaves_group: bool = False,
     ) -> Answers:
-        """Run a function on all workers; the outcomes, in the order in which they came.
+        """Run a function on all workers; return the outcomes, in the order in which they came.
 
         grace_seconds: how long the other workers may take after one has failed; then the job ends.
         leaves_group: a worker leaves `hvd`'s group after the function, so that the others do not wait for it.

@@ -202,9 +202,9 @@ def _explain(
         *((f"the argument {position} of {name}", value) for position, value in enumerate(arguments)),
         *((f"the argument {word!r} of {name}", value) for word, value in keywords.items()),
     ]
-    for place, value in parts:
+    for part, value in parts:
         if not _is_sendable(value):
-            return f"{find_unsendable(place, value, _is_sendable)}; create it inside the function, or leave it out."
+            return f"{find_unsendable(part, value, _is_sendable)}; create it inside the function, or leave it out."
     return f"{name} cannot be sent to the workers: {error}"
 
 

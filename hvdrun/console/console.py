@@ -173,7 +173,7 @@ class Console:
             )
 
     def report_lost_output(self) -> int:
-        """Print which output of a job that has ended is lost; the exit code for that, 0 if none is."""
+        """Print which output of a job that has ended is lost; return the exit code for that, 0 if none is lost."""
         errors = {stream: self.output.lost_by(stream) for stream in OutputStream}
         lost = {stream: error for stream, error in errors.items() if error and not isinstance(error, BrokenPipeError)}
         for stream, error in lost.items():
@@ -189,7 +189,7 @@ class Console:
         return 0
 
     def end(self, limit_seconds: float | None) -> bool:
-        """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
+        """Write what is left, for at most `limit_seconds` (None: no limit); return whether nothing was dropped."""
         self.output.release()
         if self._status is not None:
             self._status.erase()

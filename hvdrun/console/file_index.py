@@ -52,7 +52,7 @@ class FileIndex:
         self._newest: dict[Worker, Entry] = {}
 
     def begin(self, rank: int, worker: Worker, round_number: int, now: datetime) -> bool:
-        """The worker writes at this rank from now on; whether the entry is a new one."""
+        """Note that a worker writes at this rank from now on; return whether its entry is new."""
         former = self._newest.get(worker)
         known = self._entries.get((rank, worker))
         entry = known or Entry(rank, self._counts[rank], worker, round_number, now)
@@ -68,7 +68,7 @@ class FileIndex:
         return True
 
     def end(self, worker: Worker, returncode: int | None, now: datetime) -> bool:
-        """The worker has ended, with this code where it is known; whether that is news."""
+        """Note that a worker has ended, with this code where it is known; return whether that was unknown."""
         entry = self._newest.get(worker)
         if entry is None or entry.end is not None:
             return False
@@ -143,20 +143,20 @@ class IndexFile:
         self._pending: Path | None = None  # the new file, until it takes the place of the old one
 
     def note_change(self) -> None:
-        """What the file says has changed."""
+        """Note that the content of the file has changed."""
         self._has_changed = True
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._run)
 
     def close(self) -> None:
-        """Nothing changes any more: write the last change, if there is one."""
+        """Write the last change, if there is one; none follows."""
         if self._timer is not None:
             self._timer.cancel()
         if self._has_changed:
             self._write()
 
     def discard(self) -> None:
-        """The writer has ended: remove what it has not completed."""
+        """Remove the file that the writer, which has ended, has not completed."""
         if self._pending is not None:
             self._pending.unlink(missing_ok=True)
 

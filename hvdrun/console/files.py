@@ -73,24 +73,24 @@ class OutputFiles:
             self._index_file.path.unlink(missing_ok=True)
 
     def note_launch(self, launch: Launch) -> None:
-        """A worker is started: it gets files of its own."""
+        """Give files to a worker that is started."""
         if launch.round is not None:
             self._round = max(self._round, launch.round.number)
         self._begin(launch.worker, launch.assignment.rank)
 
     def note_end(self, worker: Worker, returncode: int | None) -> None:
-        """A worker has ended, with this code where it is known. What it wrote last may come later."""
+        """Note that a worker has ended, with this code where it is known. Its last output may come later."""
         if self.index.end(worker, returncode, self._clock()):
             self._index_file.note_change()
             self._release(worker)
 
     def note_ranks(self, members: Sequence[Worker]) -> None:
-        """The ranks of a new generation: its members in their order."""
+        """Note the ranks of a new generation: its members in their order."""
         for rank, worker in enumerate(members):
             self._begin(worker, rank)
 
     def note_lost_host(self, host: str) -> None:
-        """The workers of this host have ended, as far as anybody knows."""
+        """Note that the workers of a lost host have ended, as far as is known."""
         for worker in self.index.find_running(host):
             self.note_end(worker, None)
 
@@ -104,7 +104,7 @@ class OutputFiles:
         await self._writer.drain()
 
     def finish(self, worker: Worker) -> None:
-        """A worker has ended: write its last line, if it was not complete."""
+        """End a worker's output: write its last line, if it was not complete."""
         for stream in OutputStream:
             self._partial_lines.call_off(Source(worker, stream))
             self._put(worker, stream, self._marker.finish(worker, stream))
@@ -130,7 +130,7 @@ class OutputFiles:
                 yield self._paths[descriptor], error
 
     def end(self, limit_seconds: float | None) -> bool:
-        """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
+        """Write what is left, for at most `limit_seconds` (None: no limit); return whether nothing was dropped."""
         self._index_file.close()
         is_complete = self._writer.end(limit_seconds)
         self._index_file.discard()

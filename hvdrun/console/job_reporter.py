@@ -142,18 +142,18 @@ class JobReporter:
             self._console.notice(f"{log.sentence}.", log.level, log.host)
 
     def note_stop(self) -> None:
-        """All workers are stopped, to be started again."""
+        """Note that all workers are stopped, to be started again."""
         if self._restart is None:
             self._restart = _Restart(self._clock())
 
     def note_launch(self, launch: Launch) -> None:
-        """A worker is started; that of a restart is awaited."""
+        """Note that a worker is started; in a restart it is awaited."""
         if self._restart is not None and launch.round is not None:
             self._restart.awaited.add(launch.worker)
             self._restart.workers = max(self._restart.workers, launch.assignment.size)
 
     def note_started(self, worker: Worker) -> None:
-        """A worker of a restart runs: with the last one, print how long that took."""
+        """Note that a worker runs; with the last one of a restart, print how long the restart took."""
         restart = self._restart
         if restart is None or worker not in restart.awaited:
             return
@@ -164,14 +164,14 @@ class JobReporter:
             self._console.notice(f"{who} again after {describe_seconds(self._clock() - restart.since)}.")
 
     def note_interrupt(self, workers: int) -> None:
-        """Ctrl-C was pressed, and so many workers are stopped."""
+        """Print that Ctrl-C was pressed, and that so many workers are stopped."""
         self._console.hide_interrupts()
         if workers:
             who, them = ("1 worker", "it") if workers == 1 else (f"{workers} workers", "them")
             self._console.notice(f"stopping {who}; Ctrl-C again stops {them} immediately.")
 
     def decide(self) -> None:
-        """The outcome is decided."""
+        """Note that the outcome is decided."""
         if self._decided is None:
             self._decided = self._clock()
             self.sum_up(is_last=True)

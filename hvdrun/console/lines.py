@@ -62,7 +62,7 @@ class LineSplitter:
         return b"".join(self._parts).removesuffix(b"\r")
 
     def finish(self) -> list[bytes]:
-        """The stream has ended: return its last line, with a newline added, where it had none."""
+        """End the stream; return its last line, with a newline added, where it had none."""
         rest = b"".join(self._parts)
         self._parts = []
         self._size = 0
@@ -193,7 +193,7 @@ class _Traceback:
         self._newest.extend(lines[-JOINT_LINES:])
 
     def keep_joint(self) -> bool:
-        """Keep the newest lines if Python has joined this traceback to the next one by them; whether it has."""
+        """Keep the newest lines if Python has joined this traceback to the next one by them; return whether it has."""
         texts = [strip_margin(line).strip() for line in self._newest]
         is_joined = self._has_ended and len(texts) == JOINT_LINES and texts[1] in JOINTS and not (texts[0] or texts[2])
         if is_joined:
@@ -311,7 +311,7 @@ class InterruptFilter:
                     yield line
 
     def finish(self) -> list[bytes]:
-        """Nothing follows: what was held back is shown."""
+        """End the stream; return the lines that were held back."""
         held, self._held = self._held, []
         self._is_within = False
         return held

@@ -75,11 +75,11 @@ class RankTable:
         self._ranks: dict[Worker, int] = {}
 
     def restore(self, ranks: Mapping[Worker, int]) -> None:
-        """These workers were launched by a former server of the job."""
+        """Add the ranks of workers that a former server of the job has launched."""
         self._ranks.update(ranks)
 
     def note_launch(self, launch: Launch) -> None:
-        """This worker is started."""
+        """Note the rank with which a worker is started."""
         self._ranks.setdefault(launch.worker, launch.assignment.rank)
 
     def rank_of(self, worker: Worker) -> int:
@@ -203,11 +203,11 @@ class OutputMarker:
         return b""
 
     def note_typed_line(self) -> None:
-        """The user has typed a line, which has ended the one on the terminal."""
+        """Note that the user has typed a line, which has ended the one on the terminal."""
         self._open.pop(_TERMINAL, None)
 
     def finish(self, worker: Worker, stream: OutputStream) -> bytes:
-        """A worker's stream has ended: return its last line where it was not complete, marked, a newline added."""
+        """End a worker's stream; return its last line where it was not complete, marked, with a newline added."""
         source = Source(worker, stream)
         splitter = self._splitters.pop(source, None)
         if splitter is None:

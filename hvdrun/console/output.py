@@ -83,7 +83,7 @@ class OutputPrinter:
         await self._writer.drain()
 
     def finish(self, worker: Worker) -> None:
-        """A worker has ended, and this was all its output: print its last line, if it was not complete."""
+        """End a worker's output: print its last line, if it was not complete."""
         if self._copy is not None:
             self._copy.finish(worker)
         self.release()
@@ -92,17 +92,17 @@ class OutputPrinter:
             self._put(stream, self._marker.finish(worker, stream))
 
     async def finish_task(self, worker: Worker) -> None:
-        """The output of a worker for one task is complete: return when it is written, and drop its last lines."""
+        """End a worker's output for one task, and drop its last lines; return when all is written."""
         self.forget(worker)
         while self._writer.is_behind:  # noqa: ASYNC110 - the writer is a thread
             await asyncio.sleep(_LOOK_SECONDS)
 
     def note_typed_line(self) -> None:
-        """A line was typed on hvdrun's terminal: the cursor stands at the beginning of the next."""
+        """Note that a line was typed on hvdrun's terminal: the cursor is at the beginning of the next line."""
         self._marker.note_typed_line()
 
     def finish_all(self) -> None:
-        """All workers have ended, and this was all their output: `finish` each, lowest rank first."""
+        """End the output of all workers: `finish` each, the lowest rank first."""
         for worker in self._marker.list_unfinished():
             self.finish(worker)
 
@@ -133,7 +133,7 @@ class OutputPrinter:
         return self._writer.lost_by(self._descriptors[stream])
 
     async def close(self, limit_seconds: float | None) -> bool:
-        """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
+        """Write what is left, for at most `limit_seconds` (None: no limit); return whether nothing was dropped."""
         self.release()
         self._partial_lines.call_off_all()
         is_copied = self._copy is None or await self._copy.close(limit_seconds)

@@ -1,4 +1,4 @@
-"""When the beginning of a line is shown that does not end."""
+"""The timers after which the beginning of an incomplete line is shown."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,20 +21,20 @@ class PartialLines:
         self._timers: dict[Source, asyncio.TimerHandle] = {}
 
     def note(self, source: Source, limit_seconds: float, *, has_ended: bool, has_begun: bool) -> None:
-        """A worker has written: a line has ended, and another one has begun, or neither."""
+        """Note that a worker has written to a stream: whether a line has ended, and whether another one has begun."""
         if has_ended:
             self.call_off(source)
         if has_begun and source not in self._timers:
             self._timers[source] = asyncio.get_running_loop().call_later(limit_seconds, self._run, source)
 
     def call_off(self, source: Source) -> None:
-        """The line of this stream has ended."""
+        """Stop the timer of a stream whose line has ended."""
         timer = self._timers.pop(source, None)
         if timer is not None:
             timer.cancel()
 
     def call_off_all(self) -> None:
-        """Nothing more is shown."""
+        """Stop all timers."""
         for source in tuple(self._timers):
             self.call_off(source)
 

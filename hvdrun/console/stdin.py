@@ -48,7 +48,7 @@ class StdinReader:
             return b""
 
     def _can_read(self) -> bool:
-        """Wait a moment for input from the terminal; whether there is some, and it is for this process."""
+        """Wait a moment for input from the terminal; return whether there is some for this process."""
         ready, _, _ = select.select([self._descriptor], [], [], _LOOK_SECONDS)
         if is_in_foreground(self._descriptor):
             return bool(ready)

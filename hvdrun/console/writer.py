@@ -139,7 +139,7 @@ class Writer:
         done()
 
     def _close(self, descriptor: int, done: Callable[[OSError | None], None]) -> None:
-        """Close it, and forget its errors: the next file may have its number."""
+        """Close a descriptor, and forget its errors: the next file may have its number."""
         with self._changed:
             self._full.pop(descriptor, None)
             self._closed_by.pop(descriptor, None)
@@ -170,7 +170,7 @@ class Writer:
         return is_complete
 
     def end(self, limit_seconds: float | None) -> bool:
-        """Write what is queued, and end the thread; whether nothing was ever dropped.
+        """Write what is queued, and end the thread; return whether nothing was ever dropped.
 
         Takes at most `limit_seconds`; with None as long as there is a reader, or until another call sets a limit.
         """
@@ -227,7 +227,7 @@ class Writer:
         return batch
 
     def _write(self, descriptor: int, data: bytes, wake: int) -> bool:
-        """Write all of `data`, or drop it when that is impossible; False when woken to leave the rest."""
+        """Write all of `data`, or drop it when that is impossible; return False when woken to leave the rest."""
         woken, poller = select.poll(), select.poll()
         woken.register(wake, select.POLLIN)
         poller.register(wake, select.POLLIN)

@@ -92,7 +92,7 @@ class Roster:
         return tuple(agent.host for agent in self._agents.values())
 
     def restore(self, hosts: tuple[Host, ...], tunnels: Mapping[str, int], target: int) -> None:
-        """Have the agents that a former launcher has taken.
+        """Add the agents that a former launcher has taken.
 
         Args:
             hosts: their hosts.
@@ -109,12 +109,12 @@ class Roster:
         self._note_change()
 
     def note_begun(self, host: str) -> None:
-        """The agent of this host serves the job from now on."""
+        """Note that the agent of this host serves the job from now on."""
         if host in self._agents:
             self._agents[host].outlives = self._is_lasting
 
     def drop(self, host: str) -> None:
-        """The job has lost or left this host; an agent that needs its connection stays until that has ended."""
+        """Drop the agent of a host that the job has lost or left; one with a connection stays until that has ended."""
         if host in self._agents and self._agents[host].outlives:
             self._remove(host)
 
@@ -252,7 +252,7 @@ class Roster:
         self._note_change()
 
     def _note_return(self, host: str) -> None:
-        """A given up agent has its answer."""
+        """Note that an agent that was given up has its answer."""
         self._given_up.discard(host)
         self._note_change()
 

@@ -131,13 +131,13 @@ def _convert_yaml(node: Any, name: str, depth: int, counter: Iterator[int]) -> N
 
     table: dict[str, Node] = {}
     for key, item in node.value:
-        place = key.start_mark.line + 1
+        key_line = key.start_mark.line + 1
         if key.id != "scalar":
-            raise ConfigurationError(name, "a key must be a word", place)
+            raise ConfigurationError(name, "a key must be a word", key_line)
         if key.value in table:
-            raise ConfigurationError(name, f"the key {key.value!r} is given twice", place)
+            raise ConfigurationError(name, f"the key {key.value!r} is given twice", key_line)
         converted = _convert_yaml(item, name, depth - 1, counter)
-        table[key.value] = Node(converted.content, place)
+        table[key.value] = Node(converted.content, key_line)
     return Node(table, line)
 
 

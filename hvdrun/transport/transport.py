@@ -35,7 +35,7 @@ class Transport(Protocol):
         """The agent's messages, the workers' output among them, until the agent ends."""
 
     async def wait(self) -> str:
-        """Wait until the agent has ended; how it ended, in half a sentence."""
+        """Wait until the agent has ended; return how it ended, in half a sentence."""
 
     async def tunnel(self, port: int) -> int:
         """The port of that host's loopback address that leads to this machine's loopback `port`, until the end.
@@ -107,7 +107,7 @@ class ShellTransport(StreamTransport):
         raise NotImplementedError
 
     async def _wait_exit(self) -> int:
-        """Wait until the agent or its shell has ended: the exit code, or a negative number."""
+        """Wait until the agent or its shell has ended; return the exit code, or a negative number."""
         raise NotImplementedError
 
     async def _start_agent(self, agent: RemoteAgent) -> None:
@@ -139,7 +139,9 @@ class ShellTransport(StreamTransport):
 async def read_messages(read: Callable[[], Awaitable[bytes]], first: bytes = b"") -> AsyncIterator[AgentMessage]:
     """An agent's messages until its output ends.
 
-    read: the next bytes of its output. first: the messages that have been read before.
+    Args:
+        read: returns the next bytes of its output.
+        first: the bytes that have been read before.
     """
     frames = codec.FrameReader()
     chunk = first or await read()

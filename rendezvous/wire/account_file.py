@@ -16,15 +16,15 @@ from pathlib import Path
 from rendezvous.core.model import Worker
 from rendezvous.wire.accounts import Account, RecoveryTime, WaitedFor
 
-# The places of single values.
+# The indices of single values.
 LAYOUT = 0  # the number of this layout
 BEGAN = 1  # when the worker has begun to count, in seconds of the host's monotonic clock
 SINCE = 2  # when the present part has begun
-PRESENT = 3  # the place of the present part
+PRESENT = 3  # the index of the present part
 
 
 class Part(IntEnum):
-    """The parts of a worker's time, each with its place in the file; see `Account`."""
+    """The parts of a worker's time, each with its index in the file; see `Account`."""
 
     PENDING = 4  # in the program's own code; the end of a step makes it COMPUTE
     START = 5
@@ -125,8 +125,8 @@ def _list_recoveries(values: Sequence[float]) -> tuple[RecoveryTime, ...]:
     count = int(values[RECOVERIES])
     found = []
     for number in range(max(0, count - MOST_RECOVERIES), count):
-        place = RECOVERY_TIMES + number % MOST_RECOVERIES * RECOVERY_VALUES
-        generation, *seconds = values[place : place + RECOVERY_VALUES]
+        index = RECOVERY_TIMES + number % MOST_RECOVERIES * RECOVERY_VALUES
+        generation, *seconds = values[index : index + RECOVERY_VALUES]
         found.append(RecoveryTime(int(generation), *seconds))
     return tuple(found)
 

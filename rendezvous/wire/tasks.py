@@ -61,7 +61,7 @@ class TaskDispatcher(Protocol):
 _DEEPEST = 20
 
 
-def find_unsendable(place: str, value: object, is_sendable: Callable[[object], bool]) -> str:
+def find_unsendable(name: str, value: object, is_sendable: Callable[[object], bool]) -> str:
     """One sentence, without a full stop, that names the part of a value that cannot be sent.
 
     Message: FUNCTION cannot be sent to another process: its PART is a TYPE
@@ -69,7 +69,7 @@ def find_unsendable(place: str, value: object, is_sendable: Callable[[object], b
     Cause: A variable of the function, an argument or a fixture cannot be pickled: a lock, an open file, a module.
     Remedy: Create it inside the function.
 
-    place: the name of the value.
+    name: the name of the value.
     """
     path: list[str] = []
     while len(path) < _DEEPEST:
@@ -83,7 +83,7 @@ def find_unsendable(place: str, value: object, is_sendable: Callable[[object], b
     if kind.__module__ != "builtins":
         named = f"{kind.__module__}.{kind.__qualname__}"
     owner = f"its {', '.join(path)}" if path else "it"
-    return f"{place} cannot be sent to another process: {owner} is a {named}"
+    return f"{name} cannot be sent to another process: {owner} is a {named}"
 
 
 def list_parts(value: object) -> Iterator[tuple[str, object]]:

@@ -282,7 +282,7 @@ class _Function:
     def define(
         self, like: Callable[..., object], returns: object, text: str = "", trace: Trace | None = None
     ) -> Callable[..., Any]:
-        """Return it with the arguments of `like`; its docstring is `text` followed by that of `like`."""
+        """Return the function with the arguments of `like`; its docstring is `text` followed by that of `like`."""
         build = inspect.unwrap(like)
         made: Any = reports_failure(self._title, self._run, trace)(build)
         made.__name__ = made.__qualname__ = self._form.name

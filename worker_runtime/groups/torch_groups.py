@@ -228,7 +228,7 @@ def await_work(work: Work, listen: Callable[[], None] = lambda: None) -> None:
 
 
 def end_before(works: Sequence[Work], deadline: float) -> bool:
-    """Wait until all works have completed or failed, up to a deadline of `time.monotonic()`; whether they did."""
+    """Wait for the end of all works, up to a deadline of `time.monotonic()`; return whether all have ended."""
     for work in works:
         while not work.is_completed():
             if time.monotonic() > deadline:

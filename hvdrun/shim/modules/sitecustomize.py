@@ -1,7 +1,7 @@
 """Has each Python program of an executed worker answer where its main thread is, when the agent asks by a signal.
 
 Python imports this module at its start, by its name. `worker_runtime/startup/stack_handler.py` does the same for forked
-workers, and explains it. Then the user's own `sitecustomize` takes this module's place. The program may be of any
+workers, and explains it. Then the user's own `sitecustomize` takes this module's index. The program may be of any
 version of Python, and need not have hvdrun: nothing of hvdrun is imported here.
 """
 
@@ -55,12 +55,12 @@ def _continue() -> None:
         ImportError: there is none; Python ignores that.
     """
     folder = os.path.dirname(__file__)  # noqa: PTH120 - a string, as the path's entries
-    place = sys.path.index(folder)
-    del sys.modules[__name__], sys.path[place]
+    index = sys.path.index(folder)
+    del sys.modules[__name__], sys.path[index]
     try:
         __import__(__name__)
     finally:
-        sys.path.insert(place, folder)
+        sys.path.insert(index, folder)
 
 
 if os.environ.get(_INCARNATION, _OF_A_SERVICE) != _OF_A_SERVICE:

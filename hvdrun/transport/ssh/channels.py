@@ -72,7 +72,7 @@ class _Direction:
     has_ended: bool = False
 
     def forward(self) -> bool:
-        """Forward the bytes that are there and that the other side accepts; True where there may be more."""
+        """Forward the bytes that are there and that the other side accepts; return whether there may be more."""
         try:
             for _ in range(_CHUNKS_IN_A_ROW):
                 if not self.pending:
@@ -138,7 +138,7 @@ class ForwardedChannel:
             ready.register(self._end, events)
 
     def work(self) -> bool:
-        """Forward what can be forwarded; True where there may be more."""
+        """Forward what can be forwarded; return whether there may be more."""
         try:
             self._was_closed = self._channel.closed
             while self._channel.recv_stderr_ready():
@@ -235,7 +235,7 @@ class Forwarder:
                 os.eventfd_read(self._wakeup)
 
     def _work(self) -> bool:
-        """Serve each channel once; True where one may have more."""
+        """Serve each channel once; return whether one may have more."""
         with self._lock:
             channels = list(self._channels)
         more = max([channel.work() for channel in channels], default=False)  # any() would leave some out

@@ -123,7 +123,7 @@ class SshConfig:
         return settings
 
     def _run(self, host: str, words: Sequence[str], errors: OutputFile) -> tuple[int, bytes]:
-        """Run ssh; its exit code and its output.
+        """Run ssh; return its exit code and its output.
 
         It leads a session, so that its limit and `close` also end its commands.
         """

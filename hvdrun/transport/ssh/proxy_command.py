@@ -51,7 +51,7 @@ class ProxyCommand:
         self.has_failed = False
 
     def close(self) -> str:
-        """End the command; the last line that it wrote, else how it ended. Blocks for up to a few seconds."""
+        """End the command, for up to a few seconds; return the last line that it wrote, else how it ended."""
         self.socket.close()
         try:
             code: int | None = self._process.wait(_CLOSE_SECONDS / 10)

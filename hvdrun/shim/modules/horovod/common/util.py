@@ -1,6 +1,6 @@
-"""Small things that programs take from here: what there is, and helpers that have nothing to do with collectives.
+"""Horovod's helper functions: which backends are built, and functions that have nothing to do with collectives.
 
-What Horovod finds out by looking for its compiled extensions is asked of the runtime.
+Horovod looks for its compiled extensions; here the runtime answers.
 """
 
 import os
@@ -41,7 +41,7 @@ _cache = cache
 
 
 class ReduceOps(Protocol):
-    """Whatever knows the numbers of these two operations."""
+    """An object with the numbers of these two operations."""
 
     @property
     def Average(self) -> int:  # noqa: N802 - Horovod's name
@@ -62,7 +62,7 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
     """Return where Horovod works with a framework ("horovod.torch"); only the first argument counts.
 
     Raises:
-        ImportError: it does not.
+        ImportError: Horovod does not work with the framework here.
     """
     del ext_env_var, pkg_path, args
     framework = ext_name.rpartition(".")[2]
@@ -83,27 +83,27 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Whether gloo can carry collectives; `verbose` changes nothing, here and in the next ones."""
+    """Whether gloo can carry collectives; `verbose` changes nothing."""
     return _is_built("gloo_built", verbose=verbose)
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether MPI can."""
+    """Whether MPI can carry collectives; `verbose` changes nothing."""
     return _is_built("mpi_built", verbose=verbose)
 
 
 def nccl_built(verbose: bool = False) -> bool:
-    """Whether NCCL can."""
+    """Whether NCCL can carry collectives; `verbose` changes nothing."""
     return _is_built("nccl_built", verbose=verbose)
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    """Whether IBM's DDL can."""
+    """Whether IBM's DDL can carry collectives; `verbose` changes nothing."""
     return _is_built("ddl_built", verbose=verbose)
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    """Whether oneCCL can."""
+    """Whether oneCCL can carry collectives; `verbose` changes nothing."""
     return _is_built("ccl_built", verbose=verbose)
 
 
@@ -114,7 +114,7 @@ def _is_built(name: str, *, verbose: bool) -> bool:
 
 @contextmanager
 def env(**kwargs: str | None) -> Iterator[None]:
-    """Within it these environment variables have these values, or, where that is None, are not set."""
+    """A context in which these environment variables have these values, or, where the value is None, are not set."""
     before = {name: os.environ.get(name) for name in kwargs}
     _set_variables(kwargs)
     try:
@@ -139,12 +139,12 @@ def split_list(l: Sequence[ItemT], n: int) -> list[list[ItemT]]:  # noqa: E741 -
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether this is 1, 2, 4, 8 and so on."""
+    """Whether the number is a power of two."""
     return num_rank > 0 and num_rank.bit_count() == 1
 
 
 def is_iterable(x: object) -> bool:
-    """Whether `iter(x)` would do."""
+    """Whether `iter(x)` works."""
     try:
         iter(x)  # type: ignore[call-overload]  # that is the question
     except TypeError:
@@ -178,7 +178,7 @@ def get_average_backwards_compatibility_fun(reduce_ops: ReduceOps) -> Callable[[
         """The number of the operation: Average where neither is given.
 
         Raises:
-            ValueError: both are.
+            ValueError: both are given.
         """
         if op is not None:
             if average is not None:
