@@ -179,7 +179,8 @@ class Generation:
             return True
         deadline = time.monotonic() + INTERRUPT_LIMIT_SECONDS
         begun = (*running, *(works for _, works in self._neutral), *self._loose)
-        if self.is_unsure or not _end_all(begun, deadline):
+        # A generator would stop at the first works that have not ended.
+        if self.is_unsure or not all([end_before(works, deadline) for works in begun]):  # noqa: C419 - see above
             groups.abandon()  # destroying them would wait for works that gloo never completes
             return False
         for _, works in self._neutral:
@@ -196,8 +197,3 @@ class Generation:
         groups, self._groups = self._groups, None
         if groups is not None:
             groups.abandon()
-
-
-def _end_all(begun: Iterable[Sequence[Work]], deadline: float) -> bool:
-    """Wait for each list of works, also after one has not completed; return whether all have."""
-    return all([end_before(works, deadline) for works in begun])  # noqa: C419 - a generator would stop at the first that has not completed

@@ -29,10 +29,6 @@ _FEWEST = 3  # ranks of which most can be right
 ListState = Callable[[torch.Tensor], Mapping[str, object]]
 
 
-def _list_no_state(_: torch.Tensor) -> Mapping[str, object]:
-    return {}
-
-
 class ReplicaCheck:
     """Compares an optimizer's parameters and state over the ranks before every `interval`-th step.
 
@@ -46,7 +42,7 @@ class ReplicaCheck:
         self,
         list_parameters: Callable[[], NamedParameters],
         interval: int,
-        list_state: ListState = _list_no_state,
+        list_state: ListState = lambda _: {},
     ) -> None:
         self._list_parameters = list_parameters
         self._interval = interval
