@@ -273,7 +273,7 @@ class Job:
     def _open_streams(self, stack: AsyncExitStack) -> None:
         self._console.watch(self._stop, self._fail)
         if self._dispatcher is not None:
-            self._dispatcher.open(self._ranks.rank_of, self._stop, lambda: self._server.state.outcome is not None)
+            self._dispatcher.open(self._ranks.find_rank, self._stop, lambda: self._server.state.outcome is not None)
         self._start_line.open(self._tasks, self._started)
         if self._start.is_awaited:
             self._tasks.create_task(self._start.run(lambda: self._server.state), name="look for the start")
@@ -283,7 +283,7 @@ class Job:
         return tuple(filter(self._pool.has_begun, self._pool.hosts))
 
     def _list_ranks(self) -> dict[Worker, int]:
-        return {record.worker: self._ranks.rank_of(record.worker) for record in self._server.state.alive()}
+        return {record.worker: self._ranks.find_rank(record.worker) for record in self._server.state.alive()}
 
     def _give_up(self, generation: int, rank: int, reason: str) -> None:
         """End a rank that holds up the others, unless its generation has ended."""
@@ -459,7 +459,7 @@ class Job:
             case Output(worker, stream, data):
                 self._start_line.close()
                 self._note_writer(worker)
-                await self._console.output.write(worker, self._ranks.rank_of(worker), stream, data)
+                await self._console.output.write(worker, self._ranks.find_rank(worker), stream, data)
             case Remark(text):
                 self._console.verbose(text, host)
             case Alert(text):

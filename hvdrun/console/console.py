@@ -174,7 +174,7 @@ class Console:
 
     def report_lost_output(self) -> int:
         """Print which output of a job that has ended is lost; return the exit code for that, 0 if none is lost."""
-        errors = {stream: self.output.lost_by(stream) for stream in OutputStream}
+        errors = {stream: self.output.find_loss(stream) for stream in OutputStream}
         lost = {stream: error for stream, error in errors.items() if error and not isinstance(error, BrokenPipeError)}
         for stream, error in lost.items():
             self.notice(f"a part of the {_NAMES[stream]} is lost: {error.strerror}", Level.ERROR)

@@ -126,7 +126,7 @@ class OutputFiles:
         """The files of which a part is lost, and why."""
         yield from self._failed.items()
         for descriptor in self._descriptors.values():
-            if (error := self._writer.lost_by(descriptor)) is not None:
+            if (error := self._writer.find_loss(descriptor)) is not None:
                 yield self._paths[descriptor], error
 
     def end(self, limit_seconds: float | None) -> bool:

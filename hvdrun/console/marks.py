@@ -82,7 +82,7 @@ class RankTable:
         """Note the rank with which a worker is started."""
         self._ranks.setdefault(launch.worker, launch.assignment.rank)
 
-    def rank_of(self, worker: Worker) -> int:
+    def find_rank(self, worker: Worker) -> int:
         """The rank of a worker; 0 for one that was never launched."""
         generation = self._look()
         if generation is not None and generation is not self._read:

@@ -128,9 +128,9 @@ class OutputPrinter:
         streams = {descriptor: stream for stream, descriptor in self._descriptors.items()}
         self._writer.call_when_failing(lambda descriptor, error: callback(streams[descriptor], error), fail)
 
-    def lost_by(self, stream: OutputStream) -> OSError | None:
+    def find_loss(self, stream: OutputStream) -> OSError | None:
         """Why something could not be written to a stream of hvdrun; None while all was, or waits."""
-        return self._writer.lost_by(self._descriptors[stream])
+        return self._writer.find_loss(self._descriptors[stream])
 
     async def close(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: no limit); return whether nothing was dropped."""

@@ -46,7 +46,7 @@ class Writer:
         self._changed = threading.Condition()  # guards all that follows
         self._queue: list[tuple[int, bytes] | Callable[[], None]] = []  # to be written, or to be called at its turn
         self._queued_bytes = 0
-        self._closed_by: dict[int, OSError] = {}
+        self._failures: dict[int, OSError] = {}
         self._full: dict[int, tuple[float, OSError]] = {}  # since when the disk of a descriptor is
         self._lost: dict[int, OSError] = {}  # why something could not be written there
         self._has_dropped = False
@@ -79,12 +79,12 @@ class Writer:
             for descriptor, error in (self._lost | full).items():
                 self._call_in_loop(callback, descriptor, error)
 
-    def closed_by(self, descriptor: int) -> OSError | None:
+    def find_failure(self, descriptor: int) -> OSError | None:
         """Why a descriptor can no longer be written; None if it can."""
         with self._changed:
-            return self._closed_by.get(descriptor)
+            return self._failures.get(descriptor)
 
-    def lost_by(self, descriptor: int) -> OSError | None:
+    def find_loss(self, descriptor: int) -> OSError | None:
         """Why bytes for this descriptor are lost; None if none are."""
         with self._changed:
             return self._lost.get(descriptor)
@@ -109,7 +109,7 @@ class Writer:
         with self._changed:
             if self._is_ending:
                 return False
-            if not data or descriptor in self._closed_by:
+            if not data or descriptor in self._failures:
                 self._has_dropped |= bool(data)
                 return True
             self._queue.append((descriptor, data))
@@ -142,7 +142,7 @@ class Writer:
         """Close a descriptor, and forget its errors: the next file may have its number."""
         with self._changed:
             self._full.pop(descriptor, None)
-            self._closed_by.pop(descriptor, None)
+            self._failures.pop(descriptor, None)
             error = self._lost.pop(descriptor, None)
         self._torn.discard(descriptor)
         os.close(descriptor)
@@ -238,7 +238,7 @@ class Writer:
             self._count_out(-1)
         rest = memoryview(data)
 
-        while rest and self.closed_by(descriptor) is None:
+        while rest and self.find_failure(descriptor) is None:
             ready = dict(poller.poll())
             if wake in ready:
                 return False
@@ -282,7 +282,7 @@ class Writer:
                 since, _ = self._full.setdefault(descriptor, (time.monotonic(), error))
                 is_lost = time.monotonic() - since >= self._full_seconds
             else:
-                self._closed_by[descriptor] = error
+                self._failures[descriptor] = error
                 is_lost = True
             if is_lost:
                 self._lost[descriptor] = error

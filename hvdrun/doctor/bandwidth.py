@@ -83,7 +83,7 @@ class Measured:
         """The pair that needs most time; None for a single worker."""
         return max(self.pairs, key=lambda pair: pair.seconds, default=None)
 
-    def rate(self, seconds: float) -> str:
+    def describe_rate(self, seconds: float) -> str:
         """The bytes of the tensor per second, as text."""
         return f"{self.size / seconds / 1e9:.2f} GB/s"
 
@@ -95,11 +95,11 @@ class Measured:
         slowest = self.slowest
         if slowest is None:
             return what
-        pair = f"{' and '.join(slowest.names)}, {slowest.seconds * 1000:.0f} ms ({self.rate(slowest.seconds)})"
+        pair = f"{' and '.join(slowest.names)}, {slowest.seconds * 1000:.0f} ms ({self.describe_rate(slowest.seconds)})"
         if len(self.pairs) == 1:
             return f"{what}; the only pair: {pair}"
-        median = statistics.median(each.seconds for each in self.pairs)
-        return f"{what}; the slowest of {len(self.pairs)} pairs: {pair}; half of them reach {self.rate(median)}"
+        half = self.describe_rate(statistics.median(each.seconds for each in self.pairs))
+        return f"{what}; the slowest of {len(self.pairs)} pairs: {pair}; half of them reach {half}"
 
     def find_slow(self) -> list[Finding]:
         """The host or rank, or else the pair, that is several times as slow as the fastest quarter of the pairs."""
@@ -112,14 +112,14 @@ class Measured:
             return []
 
         slowest = slow[-1]
-        others = f"by {self.backend}, and other pairs {self.rate(usual)}"
+        others = f"by {self.backend}, and other pairs {self.describe_rate(usual)}"
         one, other = slowest.names
         shared = set.intersection(*(set(pair.names) for pair in slow))
-        what = f"{one} and {other} exchange {self.rate(slowest.seconds)} {others}"
+        what = f"{one} and {other} exchange {self.describe_rate(slowest.seconds)} {others}"
         if len(slow) > 1 and len(shared) == 1:
             (one,) = shared
             other = next(name for name in slowest.names if name != one)
-            what = f"{one} exchanges at most {self.rate(slow[0].seconds)} with {len(slow)} others {others}"
+            what = f"{one} exchanges at most {self.describe_rate(slow[0].seconds)} with {len(slow)} others {others}"
         return [Finding(what, (one, other), f"iperf3 -s, on {one}; iperf3 -c {one}, on {other}")]
 
 

@@ -180,7 +180,7 @@ class JoinedHosts:
             hosts = self._roster.hosts
             while (found := self._choose(hosts)) is None:
                 use(self._name(hosts))
-                hosts = await self._roster.other_than(hosts)
+                hosts = await self._roster.await_change(hosts)
         self._roster.stop_admitting(FULL)
         used = map_workers(found, self._size, self._map_by, oversubscribe=False)
         if found != self._roster.restored:
@@ -195,7 +195,7 @@ class JoinedHosts:
         """
         known = self._roster.restored
         while True:
-            former, known = known, await self._roster.other_than(known)
+            former, known = known, await self._roster.await_change(known)
             has_new = not frozenset(known) <= frozenset(former)
             if self._choose(known) is None and (has_new or self._spec.keeps_first_hosts):
                 self._notice(describe_agents(known, self._size))

@@ -118,7 +118,7 @@ class Roster:
         if host in self._agents and self._agents[host].outlives:
             self._remove(host)
 
-    async def other_than(self, known: tuple[Host, ...]) -> tuple[Host, ...]:
+    async def await_change(self, known: tuple[Host, ...]) -> tuple[Host, ...]:
         """Wait until the hosts of the roster differ from the given ones; returns the new hosts."""
         while (hosts := self.hosts) == known:
             await self._changed.wait()

@@ -45,22 +45,22 @@ class Dispatcher:
         self._waiting: deque[Message] = deque()  # for the program to read the earlier ones
         self._has_sent_all = asyncio.Event()
 
-        self._rank_of: Callable[[Worker], int] = lambda _: 0
+        self._find_rank: Callable[[Worker], int] = lambda _: 0
         self._stop: Callable[[int, str], None] = lambda _code, _reason: None
         self._is_ending: Callable[[], bool] = lambda: False
         self._begun = 0
 
     def open(
-        self, rank_of: Callable[[Worker], int], stop: Callable[[int, str], None], is_ending: Callable[[], bool]
+        self, find_rank: Callable[[Worker], int], stop: Callable[[int, str], None], is_ending: Callable[[], bool]
     ) -> None:
         """Begin to read the program's messages.
 
         Args:
-            rank_of: the rank of a worker.
+            find_rank: returns the rank of a worker.
             stop: ends the job, with an exit code and the reason; called when the program has ended.
             is_ending: whether it is decided how the job ends; then no worker gets another function.
         """
-        self._rank_of = rank_of
+        self._find_rank = find_rank
         self._stop = stop
         self._is_ending = is_ending
         self._connection.setblocking(False)  # noqa: FBT003 - socket's signature
@@ -95,7 +95,7 @@ class Dispatcher:
                 body.close()
             return
         self._delivered.add((head.worker, head.number))
-        rank = self._rank_of(head.worker)
+        rank = self._find_rank(head.worker)
         self._held[head.worker, head.number] = Delivered(rank, head.number, head.failed, head.follows_another, body)
         self._deliver(head.worker, head.number)
 

@@ -324,7 +324,7 @@ def _log_failure(state: State, event: Exited, outcome: Outcome) -> tuple[State, 
     """Log a failure; a command that cannot be started is logged once, since the workers share it."""
     if not state.policy.is_elastic or (event.cannot_start and event.error in state.start_errors):
         return state, ()
-    sentence = describe_loss(event.worker, state.rank_of(event.worker), event.returncode, event.error)
+    sentence = describe_loss(event.worker, state.find_rank(event.worker), event.returncode, event.error)
     if event.cannot_start and event.error is not None:
         state = replace(state, start_errors=state.start_errors | {event.error})
     state, log = log_loss(state, replace(outcome, reason=sentence))
@@ -335,7 +335,7 @@ def _end_well(state: State, worker: Worker) -> tuple[State, Effects]:
     """A member has exited with 0: it is not replaced, and no further generation can have all workers."""
     if state.ended == len(state.workers):
         return state, ()
-    generation, rank = state.generation, state.rank_of(worker)
+    generation, rank = state.generation, state.find_rank(worker)
     departure: Effects = ()
     if generation is not None and generation.members[rank] == worker:
         departure = (Depart(generation.number, worker, rank),)
@@ -353,7 +353,7 @@ def _end_well(state: State, worker: Worker) -> tuple[State, Effects]:
 
 def _explain_refusal(state: State, gone: Worker) -> str:
     """Why no generation follows. The members of an elastic job join again without a call of `init()`."""
-    name = f"rank {state.rank_of(gone)} ({gone})"
+    name = f"rank {state.find_rank(gone)} ({gone})"
     if state.policy.is_elastic and state.number:
         left = f"{name} has left (exit code {state.workers[gone.slot].returncode}), and is not replaced"
         if state.first_failure is not None:
@@ -495,7 +495,7 @@ def _overrun(state: State, late: Worker) -> State:
     remedy = "a script without hvd does not see a notice: send hvdrun SIGTERM instead, which its workers get at once"
     if hears_notices(state):
         remedy = "give it longer, or have it save with --checkpoint and hvd.elastic.run, or when hvd.stopping() says so"
-    outcome = overrun_notice(late, state.rank_of(late), state.policy.grace_seconds, remedy)
+    outcome = overrun_notice(late, state.find_rank(late), state.policy.grace_seconds, remedy)
     return replace(state, outcome=outcome)
 
 

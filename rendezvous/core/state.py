@@ -286,7 +286,7 @@ class State:
         """The worker is in the newest generation, or, before the first one, was started for it."""
         return record.generation == self.number
 
-    def rank_of(self, worker: Worker) -> int:
+    def find_rank(self, worker: Worker) -> int:
         """The rank of the worker's slot in the newest generation; before the first one, by placement."""
         return self.workers[worker.slot].assignment.rank
 

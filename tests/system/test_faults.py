@@ -225,7 +225,7 @@ def fail_task(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 async def calling(path: Path) -> AsyncIterator[Agent]:
     """An agent that has joined, and leads a call to the rendezvous."""
     async with opened(path) as launcher, started(launcher.place, path) as agent:
-        await launcher.roster.other_than(())
+        await launcher.roster.await_change(())
         transport = take(launcher)
         await transport.open()
         _, writer = await asyncio.open_connection("127.0.0.1", await transport.tunnel(launcher.place.port))

@@ -249,7 +249,7 @@ class ArrayReducer:
         return [bool(value) for value in share > 0]
 
     def _find_set(self) -> int:
-        return adopt(self._process_set).find_number("DistributedOptimizer")
+        return _find_number(self._process_set)
 
     def _enter(self, gradients: Sequence[tuple[str, mx.nd.NDArray]]) -> list[_StandIn]:
         """The stand-ins of the gradients, which are those of the last step if they fit."""
@@ -299,16 +299,16 @@ def is_alone(process_set: ProcessSet) -> bool:
         ValueError: the set is not registered.
         HorovodInternalError: Horovod has not been initialized.
     """
-    number = adopt(process_set).find_number("DistributedOptimizer")
+    number = _find_number(process_set)
     engine = RUNTIME.engine
     ranks = engine.process_sets.list_ranks(number)
     return engine.rank not in ranks or len(ranks) == 1
 
 
-def adopt(process_set: ProcessSet) -> ProcessSet:
-    """Give a set that was unpickled with an optimizer the id of the registered set of its ranks, if there is one."""
+def _find_number(process_set: ProcessSet) -> int:
+    """The id of a set. A set that was unpickled with an optimizer gets that of the registered set of its ranks."""
     process_set.adopt(RUNTIME.engine)
-    return process_set
+    return process_set.find_number("DistributedOptimizer")
 
 
 def _find_stand_in(known: _StandIn | None, array: mx.nd.NDArray) -> _StandIn | None:

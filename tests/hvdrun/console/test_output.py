@@ -252,8 +252,8 @@ async def test_a_reader_that_has_gone_is_reported_and_the_rest_is_dropped(pipes:
     await printer.write(at(0), 0, STDOUT, b"one\n")
     async with asyncio.timeout(60):
         await heard.wait()
-    assert isinstance(printer.lost_by(STDOUT), BrokenPipeError)
-    assert printer.lost_by(STDERR) is None
+    assert isinstance(printer.find_loss(STDOUT), BrokenPipeError)
+    assert printer.find_loss(STDERR) is None
     await printer.write(at(0), 0, STDOUT, b"two\n" * 1_000_000)
     await printer.write(at(0), 0, STDERR, b"err\n")
     assert not await printer.close(10)

@@ -16,13 +16,13 @@ def test_a_rank_follows_the_generations() -> None:
     book = RankTable(lambda: generation)
     for rank, worker in enumerate((A, B, C)):
         book.note_launch(make_launch(worker, rank))
-    assert [book.rank_of(worker) for worker in (A, B, C)] == [0, 1, 2]
+    assert [book.find_rank(worker) for worker in (A, B, C)] == [0, 1, 2]
     generation = Generation(1, (A, B, C))
-    assert [book.rank_of(worker) for worker in (A, B, C)] == [0, 1, 2]
+    assert [book.find_rank(worker) for worker in (A, B, C)] == [0, 1, 2]
     generation = Generation(2, (B, C))
-    assert [book.rank_of(worker) for worker in (A, B, C)] == [0, 0, 1]
+    assert [book.find_rank(worker) for worker in (A, B, C)] == [0, 0, 1]
     book.note_launch(make_launch(C, 2))  # said again, as orders are
-    assert book.rank_of(C) == 1
+    assert book.find_rank(C) == 1
 
 
 def test_a_replacement_has_a_rank_of_its_own() -> None:
@@ -30,6 +30,6 @@ def test_a_replacement_has_a_rank_of_its_own() -> None:
     again = Worker(B.slot, 2)
     book.note_launch(make_launch(B, 1))
     book.note_launch(make_launch(again, 2))
-    assert (book.rank_of(B), book.rank_of(again)) == (1, 2)
+    assert (book.find_rank(B), book.find_rank(again)) == (1, 2)
     book.forget(B)
-    assert (book.rank_of(B), book.rank_of(again)) == (0, 2)
+    assert (book.find_rank(B), book.find_rank(again)) == (0, 2)

@@ -118,7 +118,7 @@ async def test_a_reader_that_closes_its_end_ends_the_wait_for_it(pipe: Screen) -
     pipe.reader.close()
     async with asyncio.timeout(LIMIT_SECONDS):
         await draining
-    assert isinstance(writer.closed_by(pipe.writing), BrokenPipeError)
+    assert isinstance(writer.find_failure(pipe.writing), BrokenPipeError)
     assert not await writer.close(LIMIT_SECONDS)
 
 
@@ -167,7 +167,7 @@ async def test_a_full_disk_is_reported_and_loses_nothing_when_there_is_room_agai
         disk.has_room = True
         await happen(lambda: not writer.is_behind)
     assert await writer.close(LIMIT_SECONDS)
-    assert (reported, writer.lost_by(pipe.writing), pipe.read()) == ([errno.ENOSPC] * 2, None, "xx")
+    assert (reported, writer.find_loss(pipe.writing), pipe.read()) == ([errno.ENOSPC] * 2, None, "xx")
 
 
 @in_loop
@@ -176,7 +176,7 @@ async def test_output_for_a_full_disk_is_lost_and_later_output_is_written(
 ) -> None:
     disk, writer = FullDisk(monkeypatch), Writer(full_seconds=0)
     writer.put(pipe.writing, b"lost")
-    await happen(lambda: writer.lost_by(pipe.writing) is not None and not writer.is_behind)
+    await happen(lambda: writer.find_loss(pipe.writing) is not None and not writer.is_behind)
     disk.has_room = True
     writer.put(pipe.writing, b"kept")
     assert not await writer.close(LIMIT_SECONDS)
@@ -261,7 +261,7 @@ def test_a_descriptor_is_closed_when_all_is_written_and_its_error_is_reported(tm
     assert (path.read_bytes(), errors[good]) == (b"text", None)
     assert getattr(errors[full], "errno", None) == errno.ENOSPC
     for descriptor in (good, full):
-        assert writer.lost_by(descriptor) is None  # another file may have its number
+        assert writer.find_loss(descriptor) is None  # another file may have its number
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
 

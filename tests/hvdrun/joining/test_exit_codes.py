@@ -28,7 +28,7 @@ MAY_BE_STARTED_AGAIN = 75
 async def test_a_released_agent_ends_with_the_job_s_exit_code(exit_code: int, tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     async with opened(path) as launcher, started(launcher.place, path) as agent:
-        await launcher.roster.other_than(())
+        await launcher.roster.await_change(())
         transport = take(launcher)
         await transport.open()
         transport.send(Release(exit_code))
@@ -44,7 +44,7 @@ async def test_an_agent_gets_the_exit_code_of_a_job_that_ends_before_it_begins_o
 ) -> None:
     path = tmp_path / "job.token"
     async with opened(path) as launcher, started(launcher.place, path) as agent:
-        await launcher.roster.other_than(())
+        await launcher.roster.await_change(())
         transport = take(launcher)
         await transport.open()
         launcher.roster.stop_admitting(refusal)
@@ -60,7 +60,7 @@ async def test_an_agent_gets_the_exit_code_of_a_job_that_ends_before_it_begins_o
 async def test_a_job_that_has_ended_waits_for_an_agent_that_joins_again(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     async with opened(path) as launcher, started(launcher.place, path) as agent:
-        await launcher.roster.other_than(())
+        await launcher.roster.await_change(())
         transport = take(launcher)
         await transport.open()
         await transport.kill()
@@ -80,7 +80,7 @@ async def leave(launcher: Launcher, path: Path, host: str) -> int:
 async def test_an_agent_that_is_not_needed_may_be_started_again_unless_the_job_does_without_it(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     async with opened(path) as launcher, started(launcher.place, path, "a"):
-        assert await launcher.roster.other_than(()) == (Host("a", 2),)
+        assert await launcher.roster.await_change(()) == (Host("a", 2),)
         transport = take(launcher)
         await transport.open()
         launcher.roster.stop_admitting("the job has all its hosts.")
@@ -111,7 +111,7 @@ async def test_a_signal_ends_an_agent_that_waits(
         async with started(place, path) as agent:
             if has_joined:
                 transport = take(launcher)
-                await launcher.roster.other_than(())
+                await launcher.roster.await_change(())
                 await transport.open()
                 assert isinstance(await anext(transport.messages()), Hello)
             else:
@@ -205,7 +205,7 @@ async def test_an_agent_that_has_gone_is_closed_in_python_3_11_2_too(
     monkeypatch.setattr(_SSLProtocolTransport, "abort", abort_as_there)
     path = tmp_path / "job.token"
     async with opened(path) as launcher, started(launcher.place, path) as agent:
-        await launcher.roster.other_than(())
+        await launcher.roster.await_change(())
         transport = take(launcher)
         await transport.open()
         transport.send(Release())

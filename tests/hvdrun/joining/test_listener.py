@@ -104,7 +104,7 @@ def take(launcher: Launcher, host: str = "a") -> JoinedTransport:
 async def test_an_agent_joins_serves_and_is_released(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     async with opened(path) as launcher, started(launcher.place, path) as agent:
-        assert await launcher.roster.other_than(()) == (Host("a", 2),)
+        assert await launcher.roster.await_change(()) == (Host("a", 2),)
         transport = take(launcher)
         await transport.open()
         messages = transport.messages()
@@ -207,12 +207,12 @@ async def test_an_agent_waits_for_the_token_the_launcher_and_the_job(tmp_path: P
             refused = f"waiting for hvdrun at {place} (Connect call failed {(LOOPBACK, port)})."
             await happen(lambda: agent.said[1:] == [refused])
             async with opened(path, keys=keys, port=port) as launcher:
-                await launcher.roster.other_than(())
+                await launcher.roster.await_change(())
                 transport = take(launcher)
                 await transport.open()
                 await transport.kill()  # a launcher that is gone, before its job has begun
-                await launcher.roster.other_than((Host("a", 2),))
-                assert await launcher.roster.other_than(()) == (Host("a", 2),)
+                await launcher.roster.await_change((Host("a", 2),))
+                assert await launcher.roster.await_change(()) == (Host("a", 2),)
                 assert not agent.ended
             assert await agent.end() == 0
 
@@ -230,7 +230,7 @@ async def test_an_agent_reaches_the_rendezvous_through_the_launcher(tmp_path: Pa
 
     async with await asyncio.start_server(answer, LOOPBACK, 0) as inside, opened(path) as launcher:
         async with started(launcher.place, path):
-            await launcher.roster.other_than(())
+            await launcher.roster.await_change(())
             transport = take(launcher)
             await transport.open()
             port = await transport.tunnel(inside.sockets[0].getsockname()[1])
@@ -289,7 +289,7 @@ async def test_an_agent_that_serves_a_lasting_job_stays_until_the_job_has_lost_i
         roster = launcher.roster
         roster._is_lasting = is_lasting
         async with started(launcher.place, path):
-            await roster.other_than(())
+            await roster.await_change(())
             roster.drop("a")  # not yet: its connection is its life
             transport = take(launcher)
             await transport.open()
@@ -305,7 +305,7 @@ async def test_an_agent_that_serves_a_lasting_job_stays_until_the_job_has_lost_i
 async def test_an_agent_that_is_not_needed_exits_with_0(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     async with opened(path) as launcher, started(launcher.place, path) as early:
-        await launcher.roster.other_than(())
+        await launcher.roster.await_change(())
         launcher.roster.stop_admitting("enough.")
         await launcher.roster.release()
         async with started(launcher.place, path, "b") as late:
@@ -323,7 +323,7 @@ def test_a_name_is_taken_from_an_agent_that_is_gone_and_from_no_other(
     async def run() -> None:
         path = tmp_path / "job.token"
         async with opened(path) as launcher, started(launcher.place, path) as former:
-            await launcher.roster.other_than(())
+            await launcher.roster.await_change(())
             transport = take(launcher)
             if is_used:
                 await transport.open()
@@ -373,6 +373,6 @@ async def test_many_silent_strangers_keep_no_agent_out(tmp_path: Path, monkeypat
     async with opened(path) as launcher:
         strangers = [await asyncio.open_connection(launcher.place.address, launcher.place.port) for _ in range(3)]
         async with started(launcher.place, path):
-            await launcher.roster.other_than(())
+            await launcher.roster.await_change(())
         for _, writer in strangers:
             writer.close()
