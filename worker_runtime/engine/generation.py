@@ -179,8 +179,7 @@ class Generation:
             return True
         deadline = time.monotonic() + INTERRUPT_LIMIT_SECONDS
         begun = (*running, *(works for _, works in self._neutral), *self._loose)
-        # A generator would stop at the first works that have not ended.
-        if self.is_unsure or not all([end_before(works, deadline) for works in begun]):  # noqa: C419 - see above
+        if self.is_unsure or not all([end_before(works, deadline) for works in begun]):  # noqa: C419 - all are waited for
             groups.abandon()  # destroying them would wait for works that gloo never completes
             return False
         for _, works in self._neutral:
