@@ -70,6 +70,12 @@ TABLE: dict[str, tuple[Effect, Effect, Effect, Effect]] = {
     ),
     "TERM": (_ask(143), _ask(143), _die(143), _ask(143)),
     "HUP": (_ask(129), _ask(129), _die(129), _ask(129)),
+    "XCPU": (
+        _ask(152),
+        _ask(152),
+        _die(152),
+        Effect("the program's own; workers that it does not end have `--grace` to end; 152", (152,)),
+    ),
     "USR1": (HANDED, Effect("goes to the main process of its workers", word="got it"), _die(138), HANDED),
     "USR2": (NOTICE, NOTICE, Effect("a stop notice", (75,)), Effect("a stop notice", (75, 143))),
     "TSTP": (SUSPENDED, NOTHING, NOTHING, NOTHING),

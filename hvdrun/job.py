@@ -5,7 +5,6 @@ The agents are started first. While they boot, hvdrun imports gRPC, issues the j
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -545,7 +544,7 @@ class Job:
         if not self._is_closing:
             self._pool.pass_on(PassOn(number))
 
-    def _suspend(self, number: signal.Signals) -> None:
+    def _suspend(self, number: int) -> None:
         """Ctrl-Z: stop hvdrun until `fg`. The workers continue: their agents do not take the silence for a death."""
         self._start_line.close()
         if self._is_closing:
@@ -555,7 +554,7 @@ class Job:
             self._pool.hold(held=True)
             asyncio.get_running_loop().call_later(_SUSPEND_SECONDS, self._stop_until_resumed, number)
 
-    def _stop_until_resumed(self, number: signal.Signals) -> None:
+    def _stop_until_resumed(self, number: int) -> None:
         stop_process(number)
         self._is_suspending = False
         if not self._is_closing:

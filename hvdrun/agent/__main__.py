@@ -18,7 +18,7 @@ def main() -> int:
     if obstacle:
         sys.stderr.write(obstacle + "\n")
         return 1
-    from hvdrun.startup.early import keep_notice, prefer_own_packages  # noqa: PLC0415 - an old Python cannot import it
+    from hvdrun.startup.early import STOPPING, keep_notice, prefer_own_packages  # noqa: PLC0415 - an old Python cannot import it
 
     keep_notice()
     prefer_own_packages()
@@ -29,7 +29,7 @@ def main() -> int:
     from rendezvous.errors import RendezvousError  # noqa: PLC0415 - prefer_own_packages() has to be first
 
     prepare_process()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    for number in STOPPING:
         signal.signal(number, signal.SIG_DFL)  # a worker must not inherit what nohup ignores
     orders, output = _take_pipes()
     failed = 1

@@ -54,10 +54,11 @@ from hvdrun.processes.child import Children
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.processes import name_agent_origin
 from hvdrun.processes.scarcity import refuse_scarcity
-from hvdrun.processes.signals import STOPPING, StopRequests, answer_notice
+from hvdrun.processes.signals import StopRequests, answer_notice
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.shim.path import prepend_shim
 from hvdrun.spec.environment import merge_environments
+from hvdrun.startup.early import STOPPING
 from hvdrun.startup.loading import load_all
 from hvdrun.version import __version__
 from rendezvous.bootstrap import name_stop_file
@@ -312,13 +313,13 @@ class Agent:
             orders.exit_code = code
             signalled.set()
 
-        def answer(number: signal.Signals) -> None:
+        def answer(number: int) -> None:
             code = SIGNAL_OFFSET + number
             if not requests.note(code):
                 return
             if requests.count > 1:
                 end(code)
-            elif self._is_joined and number is signal.SIGTERM:
+            elif self._is_joined and number == signal.SIGTERM:
                 if self._watch.running():
                     self.note_notice()
                 else:
@@ -333,7 +334,7 @@ class Agent:
         loop.add_signal_handler(signal.SIGUSR2, self.note_notice)
         # Handled though ignored (nohup): workers would inherit that.
         for number in STOPPING:
-            is_ignored = signal.getsignal(number) is signal.SIG_IGN and number is not signal.SIGTERM
+            is_ignored = signal.getsignal(number) is signal.SIG_IGN and number != signal.SIGTERM
             if is_ignored:
                 loop.add_signal_handler(number, lambda: None)
             else:

@@ -39,7 +39,7 @@ from hvdrun.processes.reaper import Reaper
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Slot, Worker
-from rendezvous.core.outcome import Blame
+from rendezvous.core.outcome import Blame, name_signal
 from rendezvous.wire.orders import Alert, OutputStream, Started
 
 STARTS_AT_ONCE = 16
@@ -208,15 +208,13 @@ class Watch:
         self.is_noticed = True
         self.changed.set()
 
-    def note_signal(self, number: signal.Signals) -> None:
+    def note_signal(self, number: int) -> None:
         """Report that a signal asks this host to end, and ask the workers to: they have the grace."""
         self.signal = number
         self.changed.set()
-        first = signal.SIGTERM
-        if number is signal.SIGINT:
-            first = number
+        first = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         for worker in self.running():
-            self.terminate(Terminate(worker, self._grace_seconds, f"received {number.name}", signal=first))
+            self.terminate(Terminate(worker, self._grace_seconds, f"received {name_signal(number)}", signal=first))
 
     def note_world(self) -> None:
         """Report that the workers are a world of torch.distributed."""

@@ -32,6 +32,7 @@ _HINTS = {
     signal.SIGBUS: "Most often shared memory is full (look at df /dev/shm; in a container raise --shm-size).",
     signal.SIGABRT: "Native code gave up on itself; its last lines usually say why.",
     signal.SIGTERM: "Nothing in hvdrun sent this signal: the script itself or another process did.",
+    signal.SIGXCPU: "It used up a limit of processor time: ulimit -t, or the scheduler's.",
     signal.SIGILL: "A library was built for another processor than this host's.",
 }
 

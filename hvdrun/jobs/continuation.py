@@ -7,7 +7,6 @@ holds its ports. Where there can be no journal, as on a file server, the job end
 import asyncio
 import pickle
 import secrets
-import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life
 from hvdrun.jobs.shown import Shown, read_position
 from hvdrun.startup.paths import exists
+from rendezvous.core.outcome import name_signal
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError
 from rendezvous.journal.errors import (
@@ -55,7 +55,7 @@ class ServerLostError(LaunchError):
     """
 
     def __init__(self, life: Life, reason: str) -> None:
-        how = signal.Signals(life.killed_by).name if life.killed_by else "what has ended its guardian too"
+        how = name_signal(life.killed_by) if life.killed_by else "what has ended its guardian too"
         super().__init__(f"the server of this job was ended by {how}, and no other can continue the job: {reason}.")
 
 
@@ -213,7 +213,7 @@ class Continuation:
             "with the workers that still run",
         )
         if self.life.killed_by:
-            how = signal.Signals(self.life.killed_by).name
+            how = name_signal(self.life.killed_by)
             sentence = f"the server of this job was ended by {how}, and another one goes on"
             workers = "no worker was stopped for that"
         if unheard:

@@ -21,13 +21,13 @@ from types import FrameType
 from typing import Any, NoReturn, TypeAlias
 
 from hvdrun.errors import CANNOT_LAUNCH
+from hvdrun.startup.early import STOPPING
 from hvdrun.startup.process import end_process
-from rendezvous.core.outcome import SIGNAL_OFFSET
+from rendezvous.core.outcome import SIGNAL_OFFSET, name_signal
 
 MOST_KILLS = 5
 KILLS_SECONDS = 60.0  # MOST_KILLS within this time end the job
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+_PASSED_ON = (*STOPPING, signal.SIGUSR1, signal.SIGUSR2)
 _BLOCKED = (*_PASSED_ON, signal.SIGCHLD)
 _PAUSE_SECONDS = 0.1  # before a server is started again: what has killed it may kill several
 _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0  # after one that could not start; doubled each time
@@ -149,8 +149,8 @@ class Attempts:
 
     def note_kill(self, number: int, killed_by: int) -> float | None:
         """Note that a signal has killed a server; returns the seconds until the next one, None if the job ends."""
-        how = signal.Signals(killed_by).name
-        if killed_by in _STOPPING:
+        how = name_signal(killed_by)
+        if killed_by in STOPPING:
             self.reason = f"{how} has ended the server of this job, which could not answer it yet."
             return None
         self._kills.append(time.monotonic())
@@ -204,12 +204,12 @@ class _Guardian:
         self._wake, self._waker = os.pipe()
         for descriptor in (self._wake, self._waker):
             os.set_blocking(descriptor, False)
-        self._former: dict[signal.Signals, Handler] = {}
+        self._former: dict[int, Handler] = {}
 
     @contextmanager
     def passing_on(self) -> Iterator[None]:
         """Pass the signals of the job on to its server, and wake `run` when that has ended."""
-        former: dict[signal.Signals, Handler] = {number: signal.signal(number, self._pass_on) for number in _PASSED_ON}
+        former: dict[int, Handler] = {number: signal.signal(number, self._pass_on) for number in _PASSED_ON}
         former[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         waker = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         self._former = former
@@ -223,7 +223,7 @@ class _Guardian:
     @property
     def is_stopping(self) -> bool:
         """The job was asked to stop."""
-        return not _STOPPING.isdisjoint(self._pending)
+        return not self._pending.keys().isdisjoint(STOPPING)
 
     def wait(self, limit_seconds: float) -> None:
         """Wait so long, or until a signal for the job comes."""
@@ -257,7 +257,7 @@ class _Guardian:
                 self._serve(serve, Life(number, killed_by, theirs), mask)
             for each in tuple(self._pending):
                 os.kill(self._server, each)
-                if each not in _STOPPING:
+                if each not in STOPPING:
                     del self._pending[each]
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -319,7 +319,7 @@ class _Guardian:
         is_running = self._server and not os.waitid(os.P_PID, self._server, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if is_running:
             os.kill(self._server, number)  # its pid stays its own until it is reaped
-            if number in _STOPPING:
+            if number in STOPPING:
                 os.kill(self._server, signal.SIGCONT)  # perhaps somebody has stopped it
-        if number in _STOPPING or not is_running:
+        if number in STOPPING or not is_running:
             self._pending[number] = None

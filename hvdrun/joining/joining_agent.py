@@ -25,9 +25,10 @@ from hvdrun.processes.background import BackgroundTasks
 from hvdrun.processes.scarcity import refuse_scarcity
 from hvdrun.processes.signals import answer_notice
 from hvdrun.spec.hosts import count_slots, is_host_name
+from hvdrun.startup.early import STOPPING
 from hvdrun.version import __version__
 from rendezvous.core.model import Endpoint
-from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
+from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE, name_signal
 from rendezvous.errors import RendezvousError
 from rendezvous.wire import codec
 from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Begin
@@ -139,16 +140,16 @@ class JoiningAgent:
     def _answer_signals(self) -> None:
         """End on these signals while there are no workers; signals that are ignored (nohup) stay ignored."""
 
-        def end(number: signal.Signals) -> None:
+        def end(number: int) -> None:
             if not self._stopped.done():
-                self._say(f"{number.name} came while this agent had no workers: it ends.")
+                self._say(f"{name_signal(number)} came while this agent had no workers: it ends.")
                 if number in _NOTICES:
                     self._stopped.set_result(TEMPORARY_FAILURE)
                 else:
                     self._stopped.set_result(SIGNAL_OFFSET + number)
 
         answer_notice(partial(end, signal.SIGUSR2))
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for number in STOPPING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 asyncio.get_running_loop().add_signal_handler(number, end, number)
 

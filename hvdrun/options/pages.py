@@ -58,7 +58,7 @@ EXIT_CODES = (
     ("124", "the job did not start in time"),
     ("125", "hvdrun itself could not launch"),
     ("126, 127", "the command is not executable, was not found"),
-    ("129, 143", "stopped by SIGHUP, SIGTERM"),
+    ("129, 143, 152", "stopped by SIGHUP, SIGTERM, SIGXCPU"),
     ("130", "stopped by SIGINT (Ctrl-C); hvdrun itself dies of the signal"),
     ("141", "the reader of the output has closed it, as with | head"),
 )

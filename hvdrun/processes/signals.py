@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hvdrun.startup.early import EarlySignal
-from rendezvous.core.outcome import SIGNAL_OFFSET
+from hvdrun.startup.early import STOPPING, EarlySignal
+from rendezvous.core.outcome import SIGNAL_OFFSET, name_signal
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SUSPENDING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _ANSWERED = (*STOPPING, *SUSPENDING, signal.SIGUSR1, signal.SIGUSR2)
 _FIRST_PROCESS = 1
 _ECHO_SECONDS = 0.5
+_REPEATED_BY_KERNEL = SIGNAL_OFFSET + signal.SIGXCPU  # after each further second of processor time
 
 
 class StopRequests:
@@ -42,13 +42,14 @@ class StopRequests:
             self._echoes_until = time.monotonic() + self._echo_seconds
         elif code in self._codes and time.monotonic() < self._echoes_until:
             return False
-        is_new = not self._codes or code in self._codes or code == SIGNAL_OFFSET + signal.SIGINT
+        is_repeated = code in self._codes and code != _REPEATED_BY_KERNEL
+        is_new = not self._codes or is_repeated or code == SIGNAL_OFFSET + signal.SIGINT
         self._codes.add(code)
         self.count += is_new
         return is_new
 
 
-def stop_process(number: signal.Signals) -> None:
+def stop_process(number: int) -> None:
     """Stop this process as the signal does by default; return when SIGCONT has come.
 
     It returns at once where no shell could continue the process: the kernel ignores the signal in an orphaned process
@@ -87,7 +88,7 @@ def keep_signals() -> Iterator[None]:
 @contextmanager
 def answer_signals(
     stop: Callable[[int, str], None],
-    suspend: Callable[[signal.Signals], None],
+    suspend: Callable[[int], None],
     notice: Callable[[], None],
     pass_on: Callable[[int], None],
 ) -> Iterator[None]:
@@ -111,7 +112,7 @@ def answer_signals(
         elif number in SUSPENDING:
             _answer(number, suspend, number)
         else:
-            _answer(number, stop, SIGNAL_OFFSET + number, f"received {number.name}")
+            _answer(number, stop, SIGNAL_OFFSET + number, f"received {name_signal(number)}")
 
     try:
         yield
@@ -121,7 +122,7 @@ def answer_signals(
             signal.signal(number, former[number])
 
 
-def _answer(number: signal.Signals, call: Callable[..., None], *given: object) -> None:
+def _answer(number: int, call: Callable[..., None], *given: object) -> None:
     """Answer a signal on the running loop; one that was recorded earlier is answered soon."""
     loop, former = asyncio.get_running_loop(), signal.getsignal(number)
     loop.add_signal_handler(number, call, *given)

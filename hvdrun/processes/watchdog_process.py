@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hvdrun.startup.early import prefer_own_packages
+from hvdrun.startup.early import STOPPING, prefer_own_packages
 
 if __name__ == "__main__":
     prefer_own_packages()
@@ -34,7 +34,7 @@ from hvdrun.processes import processes
 from hvdrun.processes.processes import KillLoop, Process
 from hvdrun.processes.stopped import STOPPED, StoppedProcesses
 
-_FOR_THE_AGENT = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_FOR_THE_AGENT = (*STOPPING, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 LIMIT_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 STOPPED_LOOK_SECONDS = 0.5

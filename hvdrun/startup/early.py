@@ -11,6 +11,21 @@ from types import ModuleType
 _NAMES = frozenset({"hvdrun", "protos", "rendezvous"})
 _ROOT = str(Path(__file__).resolve().parents[2])
 
+# Requests to end: their default ends a process, and they show no fault of it. Schedulers send some before a limit.
+STOPPING: tuple[int, ...] = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGXCPU,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+    signal.SIGPWR,
+    signal.SIGSTKFLT,
+    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+)
+
 
 class EarlySignal:
     """Handles a signal until the program answers it: the default would kill a program that starts.

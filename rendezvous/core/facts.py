@@ -38,7 +38,6 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import (
-    SIGNALS,
     SIGTERM,
     TEMPORARY_FAILURE,
     Blame,
@@ -50,6 +49,7 @@ from rendezvous.core.outcome import (
     end_as_noticed,
     find_signal,
     give_up,
+    name_signal,
     overrun_notice,
     stop,
     stop_by_signal,
@@ -414,7 +414,7 @@ def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
     if host not in state.hosts:
         return state, ()
 
-    reason = f"the agent on host {host} received {SIGNALS[event.signal]}"
+    reason = f"the agent on host {host} received {name_signal(event.signal)}"
     is_world = state.is_one_world
     if is_world and state.may_restart and state.stops_at is None:
         others = _drain_host(state, host)

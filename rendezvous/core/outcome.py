@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from signal import Signals
+from signal import SIGRTMIN, Signals
 
 from rendezvous.core.model import Worker
 
@@ -14,7 +14,7 @@ SIGKILL = 9  # with which an agent, or its watchdog, kills the workers of a lost
 FAILURE = 1
 TEMPORARY_FAILURE = 75
 START_TIMED_OUT = 124
-_ENDED_FROM_OUTSIDE = frozenset({129, 130, 137, 143})  # by SIGHUP, SIGINT, SIGKILL, SIGTERM
+_ENDED_FROM_OUTSIDE = frozenset({129, 130, 137, 143, 152})  # by SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGXCPU
 
 SIGNALS = {known.value: known.name for known in Signals}
 
@@ -156,10 +156,13 @@ def find_signal(returncode: int) -> int | None:
     return None
 
 
+def name_signal(number: int) -> str:
+    """A signal's name: `SIGTERM`, `SIGRTMIN+3`."""
+    return SIGNALS.get(number, f"SIGRTMIN{number - SIGRTMIN:+}")
+
+
 def _name_signal(number: int) -> str:
-    if number in SIGNALS:
-        return f"{SIGNALS[number]} (signal {number})"
-    return f"signal {number}"
+    return f"{name_signal(number)} (signal {number})"
 
 
 def describe_ranks(ranks: Iterable[int]) -> str:

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from signal import valid_signals
 from typing import Any
 
 from protos import rendezvous_pb2 as pb
@@ -30,7 +31,6 @@ from rendezvous.core.messages import (
     WorldOpened,
 )
 from rendezvous.core.model import Policy
-from rendezvous.core.outcome import SIGNALS
 from rendezvous.core.state import State
 from rendezvous.errors import WireError
 from rendezvous.server.agent_streams import AgentStream, AgentStreams, KeepShown, NoteTaken
@@ -193,7 +193,7 @@ class StateMachine:
         for exited in exits:
             if exited.worker.slot.host != report.host:
                 raise IllegalEventError(exited, f"worker {exited.worker} is not on host {report.host}")
-        if report.signal and report.signal not in SIGNALS:
+        if report.signal and report.signal not in valid_signals():
             raise WireError(f"{report.signal} is no signal")
 
         signals = (Signalled(report.host, report.signal),) if report.signal else ()

@@ -126,7 +126,7 @@ def test_other_errors_come_without_a_hint(returncode: int | None) -> None:
     [
         (3, "exit code 3"),
         (-9, "killed by SIGKILL (signal 9)"),
-        (-40, "killed by signal 40"),
+        (-40, "killed by SIGRTMIN+6 (signal 40)"),
         (139, "exit code 139, with which a shell reports SIGSEGV (signal 11)"),
         (255, "exit code 255"),
     ],

@@ -160,8 +160,9 @@ def test_a_server_without_a_process_is_tried_again(start: Start) -> None:
     assert finish(process) == (7, [])
 
 
-def test_a_signal_that_comes_before_the_server_can_answer_it_ends_the_job(start: Start) -> None:
-    assert finish(start("os.kill(os.getppid(), signal.SIGTERM); rest()")) == (143, [])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGXCPU, signal.SIGRTMIN + 3])
+def test_a_signal_that_comes_before_the_server_can_answer_it_ends_the_job(start: Start, number: int) -> None:
+    assert finish(start(f"os.kill(os.getppid(), {number:d}); rest()")) == (128 + number, [])
 
 
 def test_a_signal_reaches_the_server(start: Start) -> None:

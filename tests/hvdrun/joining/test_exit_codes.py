@@ -98,6 +98,7 @@ async def test_an_agent_that_is_not_needed_may_be_started_again_unless_the_job_d
         (signal.SIGUSR2, MAY_BE_STARTED_AGAIN),
         (signal.SIGHUP, 129),
         (signal.SIGINT, 130),
+        (signal.SIGXCPU, 152),
     ],
 )
 @pytest.mark.parametrize("has_joined", [False, True])

@@ -18,7 +18,22 @@ from contextlib import suppress
 from worker_runtime.coordination.sequencer.orders import OrderError, Orders
 from worker_runtime.coordination.sequencer.server import Server
 
-_FOR_THE_OWNER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# Signals whose default ends a process, and that show no fault of it.
+_FOR_THE_OWNER = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+    signal.SIGPWR,
+    signal.SIGSTKFLT,
+    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+)
 _BACKLOG = 1024
 _STANDARD_INPUT = 0
 _GARBAGE = 50_000  # new objects before a garbage collection: this process creates hardly any cycles

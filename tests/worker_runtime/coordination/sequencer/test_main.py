@@ -74,7 +74,9 @@ def test_standard_input_has_to_be_a_pipe_or_a_socket() -> None:
     assert (done.returncode, b"has to be a pipe or a socket" in done.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize(
+    "number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGPWR", "SIGRTMAX"]
+)
 def test_a_signal_that_reaches_all_processes_of_a_job_does_not_end_it(number: str) -> None:
     with serving(2) as (process, clients):
         process.popen.send_signal(signal.Signals[number])
