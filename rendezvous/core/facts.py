@@ -389,9 +389,13 @@ def _drain_host(state: State, host: str) -> State:
 
 
 def _leave_round(state: State, host: str, reason: str, *, is_broken: bool = False) -> tuple[State, Effects]:
-    """Start all workers again without this host, if it has any; is_broken: the notice has killed one of them."""
-    if is_broken or any(each.state not in _LEAVING for each in state.on(host)):
-        state = _plan_restart(state, host, reason)
+    """Start all workers again without this host, if it has any; is_broken: the notice has killed one of them.
+
+    The restart says why, unless another one is planned already.
+    """
+    has_workers = is_broken or any(each.state not in _LEAVING for each in state.on(host))
+    if has_workers and state.restart is None:
+        return _plan_restart(state, host, reason), ()
     return state, (Notify(host, f"{reason}: the job continues without it"),)
 
 
