@@ -131,6 +131,8 @@ def _spell(option: Option, value: object) -> Iterator[str]:
     if option.dest == "hosts" and not isinstance(value, str):
         value = ",".join(map(str, value))  # type: ignore[call-overload]  # a list of hosts
     several = option.repeats and isinstance(value, list | tuple)
+    if option.words > 1:
+        several = several and all(isinstance(one, list | tuple) for one in value)  # type: ignore[attr-defined]  # several
     for one in value if several else (value,):  # type: ignore[attr-defined]  # as several says
         yield flag
         yield from map(str, one if option.words > 1 and isinstance(one, list | tuple) else (one,))

@@ -64,6 +64,11 @@ def test_an_unknown_keyword_is_refused_with_the_nearest(name: str, says: str) ->
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [("pml", "ob1"), [("pml", "ob1")], [["pml", "ob1"]]])
+def test_one_pair_is_taken_as_several_are(value: object) -> None:
+    assert make_words({"mca": value}) == ["-mca", "pml", "ob1"]
+
+
 @pytest.mark.parametrize(
     ("keywords", "env", "says"),
     [
