@@ -134,6 +134,15 @@ def parse_path(text: str) -> Path:
         raise ValueError(text) from error
 
 
+def parse_path_there(text: str) -> str:
+    """Read the name of a file or a folder of another host, or a word in its place, as `parse_path` does.
+
+    Raises:
+        ValueError: the text is empty, or no path can have such a name.
+    """
+    return str(parse_path(text))
+
+
 def parse_local_path(text: str) -> Path:
     """Read the name of a file or a folder of this machine as an absolute path.
 

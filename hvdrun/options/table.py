@@ -28,6 +28,7 @@ from hvdrun.options.kinds import (
     parse_interfaces,
     parse_local_path,
     parse_local_program,
+    parse_path_there,
     parse_port,
     parse_private_key,
     parse_shell_command,
@@ -125,7 +126,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "timeline",
             "Rank 0 records in this file when each rank asked for each collective, and how long it ran. Perfetto opens "
             "it (ui.perfetto.dev), and hvdrun timeline FILE names who waited for whom.",
-            Kind(str, "FILE", "a file", "timeline.json"),
+            Kind(parse_path_there, FILE.metavar, FILE.wanted, "timeline.json"),
         ),
         Option("--timeline-mark-cycles", "timeline_mark_cycles", "Mark there when collectives were released."),
         Option(

@@ -35,6 +35,7 @@ TAKEN: dict[Callable[[str], object], dict[str, object]] = {
     kinds.parse_cooldown: {"1": 1, "1h": 3600},
     kinds.parse_port: {"1": 1, "65535": 65535},
     kinds.parse_path: {"a b": Path("a b"), "~/key": Path.home() / "key"},
+    kinds.parse_path_there: {"DYNAMIC": "DYNAMIC", "~/t.json": str(Path.home() / "t.json")},
     kinds.parse_absolute_path: {"/opt/py/bin/python": "/opt/py/bin/python"},
     kinds.parse_shell_command: {"source env.sh && true": "source env.sh && true"},
     kinds.parse_interfaces: {
@@ -62,6 +63,7 @@ REFUSED: dict[Callable[[str], object], list[str]] = {
     kinds.parse_cooldown: ["999ms", "3601"],
     kinds.parse_port: ["0", "65536", "ssh"],
     kinds.parse_path: ["", "a\0b", "~no-such-user/x"],
+    kinds.parse_path_there: ["", "~no-such-user/x"],
     kinds.parse_absolute_path: ["python3", "./python3", ""],
     kinds.parse_shell_command: [" "],
     kinds.parse_interfaces: [
