@@ -49,7 +49,7 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         with _logging_refusal(spec.display, name):
             spec, details = prepare(spec, LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable))
         prepared = Prepared(spec, name, details, has_several_hosts=hosts)
-        if not spec.display.detach or spec.display.dry_run:
+        if not spec.display.detach:
             return run_prepared(prepared, launch)
         with _logging_refusal(spec.display, name):
             return run_detached(prepared, launch)
@@ -140,6 +140,8 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
     refuse_detachment(os.environ)
     if (warning := find_kill()) is not None:
         print_error(warning, with_time=display.marks_times)
+    if display.dry_run:
+        return run_prepared(prepared, launch)
 
     patience_seconds = spec.limits.effective_server_timeout_seconds
     code = detach(JobRecord.of(prepared.name, spec), _make_work(prepared, launch), os.environ, patience_seconds)
@@ -176,19 +178,21 @@ def _make_work(prepared: Prepared, launch: Launch | None) -> "Work":
     return Work(partial(_serve, prepared, launch), partial(_conclude, prepared), partial(_note, prepared))
 
 
-def _note(prepared: Prepared, sentence: str) -> bytes:
+def _note(prepared: Prepared, sentence: str, level: Level) -> bytes:
     """Write a sentence about the job, which has no server now, into the file of --log-file; the line for its log."""
     from hvdrun.console.marks import read_local_clock, render_time  # noqa: PLC0415 - few jobs have such a time
 
     display = prepared.spec.display
-    record = _log(display, prepared.name, sentence)
+    if not level.reaches(display.least_level):
+        return b""
+    record = _log(display, prepared.name, sentence, level=level)
     if record is None:
         time = render_time(read_local_clock()) if display.marks_times else ""
         record = f"{time}hvdrun: {sentence}\n"
     return record.encode()
 
 
-def _log(display: Display, name: str, sentence: str, *details: str) -> str | None:
+def _log(display: Display, name: str, sentence: str, *details: str, level: Level = Level.ERROR) -> str | None:
     """Write what no console prints into the file of --log-file; without one, the record in place of the sentence."""
     if display.log_file is None and display.log_format is LogFormat.TEXT:
         return None
@@ -199,7 +203,7 @@ def _log(display: Display, name: str, sentence: str, *details: str) -> str | Non
     if display.log_file is not None:
         with suppress(LogFileError):  # a console has said so, or says it
             log.open(display.log_file)
-    record = log.note(Level.ERROR, None, sentence, *details)
+    record = log.note(level, None, sentence, *details)
     log.end(LAST_WORDS_SECONDS)
     if display.log_file is not None:
         return None

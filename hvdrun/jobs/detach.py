@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from hvdrun.console.marks import read_local_clock
-from hvdrun.errors import HvdrunError, LaunchError
+from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, LaunchError
 from hvdrun.jobs.errors import DetachRefusedError, ResumeRefusedError, ServersLostError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.guardian import Life, guard
@@ -25,6 +25,7 @@ from hvdrun.jobs.shown import remove_unacknowledged
 from hvdrun.startup.loading import load_all
 from hvdrun.startup.process import end_process
 from rendezvous.bootstrap import JOB
+from rendezvous.core.messages import Level
 from rendezvous.core.outcome import SIGNAL_OFFSET
 from rendezvous.wire.orders import OutputStream
 
@@ -59,12 +60,12 @@ class Work:
 
     serve: runs one server of it in a child, and returns its exit code.
     conclude: is called where no server of it could end it.
-    note: is called with a sentence of hvdrun; returns the line for the log.
+    note: is called with a sentence of hvdrun, and its level; returns the line for the log, empty where it is not shown.
     """
 
     serve: Callable[[DetachedServer], int]
     conclude: Callable[[JobFolder, HvdrunError], None]
-    note: Callable[[str], bytes]
+    note: Callable[[str, Level], bytes]
 
 
 def refuse_detachment(environment: Mapping[str, str]) -> None:
@@ -153,34 +154,44 @@ def _run(folder: JobFolder, start: int, work: Work, patience_seconds: float, fir
         os.close(nowhere)
         load_all("hvdrun", "rendezvous")
 
-    code = 1
+    def say(sentence: str, level: Level) -> None:
+        if line := work.note(sentence, level):
+            _write_line(folder, line)
+
+    code = CANNOT_LAUNCH
     try:
-        if first == 1:
-            folder.lock()
-        else:
-            _lock_again(folder)
-        say = lambda sentence: _write_line(folder, work.note(sentence))  # noqa: E731 - of one use
+        _lock(folder, first)
         last = guard(serve, say, leave_terminal, first, patience_seconds)
         code = last.code
         if last.ends_job:
             if last.reason:
                 work.conclude(folder, ServersLostError(last.reason, code))
             end(folder, code)
-    except ResumeRefusedError as error:
+    except HvdrunError as error:
         code = _tell(error)
-    except OSError as error:
-        code = _tell_unwritable(folder, error)
-    except BaseException:  # noqa: BLE001 - the process ends before Python would print it
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001 - the process ends before Python would print it
+        traceback.print_exc()  # while the terminal is there; the log is later
+        say(f"this is a bug in hvdrun, please report it: {type(error).__name__}: {error}", Level.ERROR)
     finally:
         end_process(code)
 
 
-def _lock_again(folder: JobFolder) -> None:
+def _lock(folder: JobFolder, first: int) -> None:
+    """Lock the folder for the guardian whose first server has this number.
+
+    Raises:
+        LaunchError: it cannot be written.
+        ResumeRefusedError: another process has been faster.
+    """
     try:
-        folder.lock_again()
-    except BlockingIOError as error:  # another process has been faster
+        if first == 1:
+            folder.lock()
+        else:
+            folder.lock_again()
+    except BlockingIOError as error:
         raise ResumeRefusedError(folder.job, "it runs") from error
+    except OSError as error:
+        raise _refuse_unwritable(folder, error) from error
 
 
 def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
@@ -199,7 +210,7 @@ def _serve(folder: JobFolder, start: int, work: Work, life: Life) -> int:
             remove_unacknowledged(folder.path)
         writer = LogWriter(folder.path, _STREAMS, read_local_clock)
     except OSError as error:
-        return _tell_unwritable(folder, error)
+        return _tell(_refuse_unwritable(folder, error))
     code = work.serve(DetachedServer(folder, life, writer, note_start))
     if life.is_alone():
         end(folder, code)
@@ -213,8 +224,8 @@ def end(folder: JobFolder, code: int) -> None:
     shutil.rmtree(folder.path / JOURNAL, ignore_errors=True)
 
 
-def _tell_unwritable(folder: JobFolder, error: OSError) -> int:
-    return _tell(LaunchError(f"the folder {str(folder.path)!r} cannot be written: {error.strerror}"))
+def _refuse_unwritable(folder: JobFolder, error: OSError) -> LaunchError:
+    return LaunchError(f"the folder {str(folder.path)!r} cannot be written: {error.strerror}")
 
 
 def _tell(error: HvdrunError) -> int:

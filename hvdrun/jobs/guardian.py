@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn, TypeAlias
 
-from hvdrun.errors import CANNOT_LAUNCH
+from hvdrun.errors import CANNOT_LAUNCH, LaunchError
 from hvdrun.startup.early import STOPPING
 from hvdrun.startup.process import end_process
+from rendezvous.core.messages import Level
 from rendezvous.core.outcome import SIGNAL_OFFSET, name_signal
 
 MOST_KILLS = 5
@@ -34,6 +35,7 @@ _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0  # after one that could no
 _PORT, _DECIDES_END = b"p", b"d"  # the messages of a server to the guardian
 _MESSAGE_BYTES = 16
 
+Say: TypeAlias = Callable[[str, Level], None]
 Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 
 
@@ -91,7 +93,7 @@ class GuardEnd:
 
 def guard(
     serve: Callable[[Life], int],
-    say: Callable[[str], None],
+    say: Say,
     after_first_start: Callable[[], None] = lambda: None,
     first: int = 1,
     patience_seconds: float = 0.0,
@@ -100,13 +102,13 @@ def guard(
 
     Args:
         serve: runs a server in a child of this process, and returns the exit code.
-        say: called with a sentence about what becomes of the job.
+        say: called with a sentence about what becomes of the job, and how important it is.
         after_first_start: called once in this process, when the process of the first server runs.
         first: the number of the first server; above 1 where others have been before this guardian.
         patience_seconds: how long servers may fail to start, one after the other, before the job ends.
 
     Raises:
-        OSError: there can be no process for the first server.
+        LaunchError: there can be no process for the first server.
     """
     guardian = _Guardian(say, after_first_start)
     attempts = Attempts(say, patience_seconds)
@@ -139,7 +141,7 @@ class Attempts:
     reason: why the job ends.
     """
 
-    def __init__(self, say: Callable[[str], None], patience_seconds: float) -> None:
+    def __init__(self, say: Say, patience_seconds: float) -> None:
         self.reason = ""
         self._say = say
         self._patience_seconds = patience_seconds
@@ -159,7 +161,7 @@ class Attempts:
             self.reason = (
                 f"{number} servers of this job were killed within {seconds}, the last one by {how}: the job ends."
             )
-            self._say(self.reason)
+            self._say(self.reason, Level.ERROR)
             return None
         self._failing_since = None
         return _PAUSE_SECONDS
@@ -175,10 +177,11 @@ class Attempts:
             self._failing_since, self._pause_seconds = now, _FIRST_PAUSE_SECONDS / 2
         if is_stopping or now - self._failing_since >= self._patience_seconds:
             self.reason = "no server of this job could be started: the job ends."
-            self._say(self.reason)
+            self._say(self.reason, Level.ERROR)
             return None
         self._pause_seconds = min(2 * self._pause_seconds, _MOST_PAUSE_SECONDS)
-        self._say(f"the job goes on without a server: another one is started in {self._pause_seconds:g} s.")
+        after = f"{self._pause_seconds:g} s"
+        self._say(f"the job goes on without a server: another one is started in {after}.", Level.WARNING)
         return self._pause_seconds
 
 
@@ -192,7 +195,7 @@ class _Guardian:
     decides_end: the end of the present server, or of the last one, is that of the job.
     """
 
-    def __init__(self, say: Callable[[str], None], after_first_start: Callable[[], None]) -> None:
+    def __init__(self, say: Say, after_first_start: Callable[[], None]) -> None:
         self._say = say
         self._after_first_start: Callable[[], None] | None = after_first_start
         self.decides_end = False
@@ -236,15 +239,16 @@ class _Guardian:
         """Run a server to its end; return its exit code, or the negative number of the signal that has killed it.
 
         Raises:
-            OSError: there can be no process for the first server.
+            LaunchError: there can be no process for the first server.
         """
         self.decides_end = False
         try:
             return os.waitstatus_to_exitcode(self._run(serve, number, killed_by))
         except OSError as error:
+            sentence = f"there can be no process for a server of this job: {error.strerror}"
             if self._after_first_start is not None:
-                raise
-            self._say(f"there can be no process for a server of this job: {error.strerror}.")
+                raise LaunchError(sentence) from error
+            self._say(f"{sentence}.", Level.WARNING)
             return CANNOT_LAUNCH
 
     def _run(self, serve: Callable[[Life], int], number: int, killed_by: int) -> int:

@@ -104,7 +104,7 @@ def show_errors_of_hvdrun() -> Iterator[str]:
     yield str(NoAllowedAddressError({"server1": []}, Restriction(("eth7",))))
     yield str(ConfigurationError("job.yaml", "there is no key 'nq'"))
     yield str(ConfigurationError("job.yaml", "there is no key 'nq'", 3))
-    attempts = Attempts(lambda _: None, 0.0)
+    attempts = Attempts(lambda *_: None, 0.0)
     for _ in range(MOST_KILLS):
         attempts.note_kill(MOST_KILLS, 9)
     yield attempts.reason

@@ -14,11 +14,13 @@ from hvdrun.cli.run import Prepared, _make_work, run, run_prepared
 from hvdrun.console.marks import read_local_clock
 from hvdrun.errors import CommandNotFoundError, HvdrunError
 from hvdrun.jobs.detach import DetachedServer
+from hvdrun.jobs.errors import DetachRefusedError
 from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.guardian import Life
 from hvdrun.jobs.log import LogWriter
 from hvdrun.jobs.record import JobRecord
 from hvdrun.spec.log_format import LogFileError, LogFormat
+from rendezvous.core.messages import Level
 from rendezvous.core.model import Host
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.specs import build_spec
@@ -75,15 +77,24 @@ def test_an_outcome_without_a_place_hides_no_other_error(tmp_path: Path, capsys:
 def test_a_sentence_without_a_server_has_the_form_of_the_others(tmp_path: Path) -> None:
     def note(**display: Any) -> str:
         spec = build_spec(("true",), 2, (Host("localhost", 2),), tmp_path, **display)
-        return _make_work(Prepared(spec, "job", (), has_several_hosts=False), None).note("the job ends.").decode()
+        work = _make_work(Prepared(spec, "job", (), has_several_hosts=False), None)
+        return work.note("the job ends.", Level.WARNING).decode()
 
     assert note() == "hvdrun: the job ends.\n"
     assert note(marks_times=True).endswith(" hvdrun: the job ends.\n")
-    assert json.loads(note(log_format=LogFormat.JSON))["message"] == "the job ends."
+    record = json.loads(note(log_format=LogFormat.JSON))
+    assert (record["message"], record["level"]) == ("the job ends.", "warning")
+    assert note(log_level=Level.ERROR) == ""
     path = tmp_path / "log"
     assert note(log_format=LogFormat.JSON, log_file=path) == "hvdrun: the job ends.\n"
     assert json.loads(path.read_text())["message"] == "the job ends."
     assert note(log_file=tmp_path / "missing" / "log") == "hvdrun: the job ends.\n"
+
+
+def test_the_plan_of_a_job_that_cannot_be_detached_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBS_JOBID", "1")
+    with pytest.raises(DetachRefusedError):
+        run(build_spec(("true",), 2, (Host("localhost", 2),), tmp_path, detach=True, dry_run=True), lambda *_: 3)
 
 
 @pytest.mark.parametrize("has_file", [False, True])

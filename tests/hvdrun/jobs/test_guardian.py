@@ -20,7 +20,7 @@ import os, signal, socket, sys, time
 from hvdrun.jobs import guardian
 from hvdrun.jobs.guardian import Life, guard
 
-def say(sentence):
+def say(sentence, level):
     print(sentence, flush=True)
 
 def kill():
