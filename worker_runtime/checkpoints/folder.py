@@ -143,9 +143,11 @@ class CheckpointFolder:
 
 def tell_unsaved(folder: Path) -> None:
     """Tell the user that the script has saved nothing in the folder, unless an earlier one has."""
-    if not any(folder.glob("checkpoint-*")):
-        sentence = f"nothing was saved in {str(folder)!r} (--checkpoint): the script has no hvd.elastic.run"
-        sys.stderr.write(f"hvdrun: {sentence}.\n")
+    with suppress(OSError):  # this user may not read it, nor may the script then
+        if any(folder.glob("checkpoint-*")):
+            return
+    sentence = f"nothing was saved in {str(folder)!r} (--checkpoint): the script has no hvd.elastic.run"
+    sys.stderr.write(f"hvdrun: {sentence}.\n")
 
 
 class _SummedFile(BufferedIOBase):

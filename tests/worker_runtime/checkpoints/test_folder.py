@@ -13,14 +13,14 @@ from typing import BinaryIO
 
 import pytest
 
-from worker_runtime.checkpoints.folder import CheckpointFolder
+from worker_runtime.checkpoints.folder import CheckpointFolder, tell_unsaved
 from worker_runtime.errors import CheckpointError
 
 WRITES_ON = """
 import sys
 from itertools import cycle
 from pathlib import Path
-from worker_runtime.checkpoints.folder import CheckpointFolder
+from worker_runtime.checkpoints.folder import CheckpointFolder, tell_unsaved
 
 for number in cycle(range(256)):
     CheckpointFolder(Path(sys.argv[1])).write(lambda file: [file.write(bytes([number]) * 10**5) for _ in range(10)])
@@ -144,3 +144,11 @@ def test_a_folder_without_permission_is_one_error() -> None:
         CheckpointFolder(Path("/proc/1/x")).check_writable()
     assert "During handling" not in (shown := "".join(traceback.format_exception(caught.value)))
     assert "direct cause" not in shown
+
+
+def test_a_folder_that_cannot_be_read_is_one_in_which_nothing_was_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell_unsaved(tmp_path / ("x" * 300))
+    tell_unsaved(tmp_path)
+    assert capsys.readouterr().err.count("nothing was saved in ") == 2
