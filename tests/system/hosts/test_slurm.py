@@ -53,6 +53,19 @@ def train(state):
         time.sleep(0.05)
 train(state)
 """
+SAVES = """
+import os, signal, time
+
+def save(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm and hvdrun send it
+    time.sleep(2)
+    os.write(1, b"saved\\n")
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture
@@ -197,6 +210,17 @@ def test_a_cancelled_job_leaves_nothing(slurm: Slurm) -> None:
     wait_slowly(lambda: slurm.output(job).count("] up") == 3, "three workers")
     slurm.run("scancel", job)
     assert slurm.wait(job) == "CANCELLED"
+
+
+@pytest.mark.parametrize(("script", "size"), [("static.sbatch", 6), ("elastic.sbatch", 6), ("growing.sbatch", 2)])
+def test_the_workers_of_a_cancelled_job_have_their_grace(slurm: Slurm, script: str, size: int) -> None:
+    (slurm.folder / "train.py").write_text(SAVES, encoding="utf-8")
+    job = slurm.submit("--cpus-per-task=1", script, "train.py")
+    wait_slowly(lambda: slurm.output(job).count("] up") == size, "the workers")
+    slurm.run("scancel", job)
+    wait_slowly(lambda: slurm.find_left() == (), "the end of all processes")
+    assert slurm.output(job).count("] saved") == size, slurm.output(job)
+    assert list(slurm.folder.glob("*.token*")) == []
 
 
 def test_a_killed_hvdrun_leaves_no_step(slurm: Slurm) -> None:
