@@ -22,6 +22,7 @@ from hvdrun.jobs.log import OWN_LINE, LogWriter, Piece, frame, is_own, list_logs
 from hvdrun.jobs.reader import LogReader, show
 from hvdrun.jobs.record import JobRecord
 from hvdrun.jobs.shown import remove_unacknowledged
+from hvdrun.startup.container_init import ends_with_container
 from hvdrun.startup.loading import load_all
 from hvdrun.startup.process import end_process
 from rendezvous.bootstrap import JOB
@@ -69,7 +70,7 @@ class Work:
 
 
 def refuse_detachment(environment: Mapping[str, str]) -> None:
-    """Refuse `--detach` for a job that a scheduler keeps, or that ends with another job.
+    """Refuse `--detach` for a job that a scheduler keeps, or that ends with another job or its container.
 
     Raises:
         DetachRefusedError: it is such a job.
@@ -80,6 +81,10 @@ def refuse_detachment(environment: Mapping[str, str]) -> None:
     if JOB in environment:
         raise DetachRefusedError(
             "hvdrun runs in a worker of another job, which ends what its workers have started: leave it out"
+        )
+    if ends_with_container():
+        raise DetachRefusedError(
+            "hvdrun is the main program of this container, which ends with it: leave it out, and detach the container"
         )
 
 

@@ -229,8 +229,8 @@ class OtherContainerError(HvdrunError):
 class DetachRefusedError(LaunchError):
     """`--detach` cannot be used here.
 
-    Cause: A scheduler keeps the job, or hvdrun runs in a worker of another job.
-    Remedy: Leave `--detach` out. With a scheduler, submit a batch script.
+    Cause: A scheduler keeps the job, or hvdrun runs in a worker of another job or as a container's main program.
+    Remedy: Leave `--detach` out. With a scheduler, submit a batch script; detach the container.
     """
 
     exit_code: ClassVar[int] = 2

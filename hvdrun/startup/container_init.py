@@ -8,10 +8,12 @@ reaped. The init forwards signals to hvdrun and reaps orphans. When process 1 en
 import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 _FIRST_PROCESS = 1
 _SIGNAL_OFFSET = 128
+_INITS = frozenset({"docker-init", "tini", "dumb-init", "catatonit"})  # of containers
 _KEPT = {signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU}
 
 
@@ -26,6 +28,17 @@ def leave_init_behind() -> None:
         _serve(child)
     _take_terminal()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ends_with_container() -> bool:
+    """Whether the container ends with this process, since process 1 is an init that waits for this one alone."""
+    if os.getppid() != _FIRST_PROCESS:
+        return False
+    first, own = Path("/proc/1"), Path("/proc/self")
+    with suppress(OSError):  # no /proc
+        name = (first / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        return name in _INITS or (first / "cmdline").read_bytes() == (own / "cmdline").read_bytes()
+    return False
 
 
 def _take_terminal() -> None:

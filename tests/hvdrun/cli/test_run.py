@@ -91,8 +91,13 @@ def test_a_sentence_without_a_server_has_the_form_of_the_others(tmp_path: Path) 
     assert note(log_file=tmp_path / "missing" / "log") == "hvdrun: the job ends.\n"
 
 
-def test_the_plan_of_a_job_that_cannot_be_detached_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBS_JOBID", "1")
+@pytest.mark.parametrize("has_scheduler", [False, True])
+def test_the_plan_of_a_job_that_cannot_be_detached_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_scheduler: bool
+) -> None:
+    monkeypatch.setattr("hvdrun.jobs.detach.ends_with_container", lambda: not has_scheduler)
+    if has_scheduler:
+        monkeypatch.setenv("PBS_JOBID", "1")
     with pytest.raises(DetachRefusedError):
         run(build_spec(("true",), 2, (Host("localhost", 2),), tmp_path, detach=True, dry_run=True), lambda *_: 3)
 

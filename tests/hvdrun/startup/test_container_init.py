@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from hvdrun.startup.container_init import leave_init_behind
+from hvdrun.startup.container_init import ends_with_container, leave_init_behind
 from tests.lab.requirements import do_without, find_missing
 from tests.waiting import LIMIT_SECONDS, wait_until
 
@@ -68,6 +68,15 @@ def test_a_signal_to_process_1_is_answered(
         init.send_signal(number)
         wait_until(lambda: unshare.poll() is not None, "the end")
     assert unshare.returncode == code
+
+
+def test_the_container_ends_with_the_program_of_its_init(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    asks = "from hvdrun.startup.container_init import ends_with_container\nprint(ends_with_container())"
+    other = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {asks!r}])"
+    for program, answer in ((asks, "True"), (other, "False")):
+        with start(program) as unshare:
+            assert unshare.communicate(timeout=LIMIT_SECONDS)[0] == f"{answer}\n"
+    assert not ends_with_container()
 
 
 def test_any_other_process_stays_alone() -> None:
