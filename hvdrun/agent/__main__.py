@@ -18,7 +18,7 @@ def main() -> int:
     if obstacle:
         sys.stderr.write(obstacle + "\n")
         return 1
-    from hvdrun.startup.early import STOPPING, keep_notice, prefer_own_packages  # noqa: PLC0415 - an old Python cannot import it
+    from hvdrun.startup.early import STOPPING, has_foreign_handler, keep_notice, prefer_own_packages  # noqa: PLC0415 - an old Python cannot import it
 
     keep_notice()
     prefer_own_packages()
@@ -30,7 +30,8 @@ def main() -> int:
 
     prepare_process()
     for number in STOPPING:
-        signal.signal(number, signal.SIG_DFL)  # a worker must not inherit what nohup ignores
+        if not has_foreign_handler(number):
+            signal.signal(number, signal.SIG_DFL)  # a worker must not inherit what nohup ignores
     orders, output = _take_pipes()
     failed = 1
     try:

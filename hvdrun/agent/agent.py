@@ -28,6 +28,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -58,7 +59,7 @@ from hvdrun.processes.signals import StopRequests, answer_notice
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.shim.path import prepend_shim
 from hvdrun.spec.environment import merge_environments
-from hvdrun.startup.early import STOPPING
+from hvdrun.startup.early import STOPPING, has_foreign_handler
 from hvdrun.startup.loading import load_all
 from hvdrun.version import __version__
 from rendezvous.bootstrap import name_stop_file
@@ -333,7 +334,7 @@ class Agent:
         loop.add_signal_handler(signal.SIGUSR1, self._watch.pass_on, signal.SIGUSR1)
         loop.add_signal_handler(signal.SIGUSR2, self.note_notice)
         # Handled though ignored (nohup): workers would inherit that.
-        for number in STOPPING:
+        for number in filterfalse(has_foreign_handler, STOPPING):
             is_ignored = signal.getsignal(number) is signal.SIG_IGN and number != signal.SIGTERM
             if is_ignored:
                 loop.add_signal_handler(number, lambda: None)

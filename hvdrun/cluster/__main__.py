@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hvdrun.startup.early import STOPPING, prefer_own_packages
+from hvdrun.startup.early import STOPPING, has_foreign_handler, prefer_own_packages
 
 if TYPE_CHECKING:
     from hvdrun.tasks.messages import Refused
@@ -28,7 +28,8 @@ def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -
 
     prepare_process()
     for number in STOPPING:
-        signal.signal(number, signal.SIG_DFL)  # the program may ignore them
+        if not has_foreign_handler(number):
+            signal.signal(number, signal.SIG_DFL)  # the program may ignore them
     from hvdrun.cli.messages import INTERRUPTED, report_internal_error  # noqa: PLC0415 - imports are hvdrun's from here
     from hvdrun.cli.program import asks_for_details, read_spec  # noqa: PLC0415 - from here on imports come from hvdrun
     from hvdrun.cli.run import run  # noqa: PLC0415 - from here on imports come from hvdrun

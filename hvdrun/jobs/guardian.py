@@ -17,11 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import filterfalse
 from types import FrameType
 from typing import Any, NoReturn, TypeAlias
 
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
-from hvdrun.startup.early import STOPPING
+from hvdrun.startup.early import STOPPING, has_foreign_handler
 from hvdrun.startup.process import end_process
 from rendezvous.core.messages import Level
 from rendezvous.core.outcome import SIGNAL_OFFSET, name_signal
@@ -212,7 +213,8 @@ class _Guardian:
     @contextmanager
     def passing_on(self) -> Iterator[None]:
         """Pass the signals of the job on to its server, and wake `run` when that has ended."""
-        former: dict[int, Handler] = {number: signal.signal(number, self._pass_on) for number in _PASSED_ON}
+        numbers = filterfalse(has_foreign_handler, _PASSED_ON)
+        former: dict[int, Handler] = {number: signal.signal(number, self._pass_on) for number in numbers}
         former[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         waker = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         self._former = former

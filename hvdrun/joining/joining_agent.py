@@ -25,7 +25,7 @@ from hvdrun.processes.background import BackgroundTasks
 from hvdrun.processes.scarcity import refuse_scarcity
 from hvdrun.processes.signals import answer_notice
 from hvdrun.spec.hosts import count_slots, is_host_name
-from hvdrun.startup.early import STOPPING
+from hvdrun.startup.early import STOPPING, has_foreign_handler
 from hvdrun.version import __version__
 from rendezvous.core.model import Endpoint
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE, name_signal
@@ -150,7 +150,7 @@ class JoiningAgent:
 
         answer_notice(partial(end, signal.SIGUSR2))
         for number in STOPPING:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            if signal.getsignal(number) is not signal.SIG_IGN and not has_foreign_handler(number):
                 asyncio.get_running_loop().add_signal_handler(number, end, number)
 
     async def _work(self) -> int:

@@ -6,8 +6,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import filterfalse
 
-from hvdrun.startup.early import STOPPING, EarlySignal
+from hvdrun.startup.early import STOPPING, EarlySignal, has_foreign_handler
 from rendezvous.core.outcome import SIGNAL_OFFSET, name_signal
 
 SUSPENDING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
@@ -74,7 +75,7 @@ def keep_signals() -> Iterator[None]:
 
     After the job they have no effect. Those that are ignored stay ignored.
     """
-    former = {number: signal.getsignal(number) for number in STOPPING}
+    former = {number: signal.getsignal(number) for number in filterfalse(has_foreign_handler, STOPPING)}
     kept = [number for number, handler in former.items() if handler is not signal.SIG_IGN]
     for number in kept:
         signal.signal(number, EarlySignal())
@@ -92,7 +93,9 @@ def answer_signals(
     notice: Callable[[], None],
     pass_on: Callable[[int], None],
 ) -> Iterator[None]:
-    """Answer signals on the running loop; those that nohup or a shell's `&` ignores stay ignored.
+    """Answer signals on the running loop.
+
+    Those that nohup or a shell's `&` ignores stay ignored, and those that a library handles stay the library's.
 
     Args:
         stop: is called for each signal that ends the job, with the exit code and the reason.
@@ -101,7 +104,7 @@ def answer_signals(
         pass_on: is called for SIGUSR1, which is for the workers.
     """
     loop = asyncio.get_running_loop()
-    former = {number: signal.getsignal(number) for number in _ANSWERED}
+    former = {number: signal.getsignal(number) for number in filterfalse(has_foreign_handler, _ANSWERED)}
     answered = [number for number, handler in former.items() if handler is not signal.SIG_IGN]
 
     for number in answered:

@@ -11,6 +11,8 @@ from types import ModuleType
 _NAMES = frozenset({"hvdrun", "protos", "rendezvous"})
 _ROOT = str(Path(__file__).resolve().parents[2])
 
+_ASKING = (signal.SIGRTMIN + 12, signal.SIGRTMIN + 13)  # where a worker is, and a worker may be a hvdrun
+
 # Requests to end: their default ends a process, and they show no fault of it. Schedulers send some before a limit.
 STOPPING: tuple[int, ...] = (
     signal.SIGINT,
@@ -23,8 +25,13 @@ STOPPING: tuple[int, ...] = (
     signal.SIGIO,
     signal.SIGPWR,
     signal.SIGSTKFLT,
-    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+    *(number for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if number not in _ASKING),
 )
+
+
+def has_foreign_handler(number: int) -> bool:
+    """Whether a library that is no module of Python's handles this signal, such as a profiler its timer's."""
+    return signal.getsignal(number) is None
 
 
 class EarlySignal:

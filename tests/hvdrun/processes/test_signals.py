@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hvdrun.agent.stacks import RUNNING_SIGNAL, STACK_SIGNAL
 from hvdrun.processes.signals import SUSPENDING, StopRequests, answer_signals, keep_signals
 from hvdrun.startup.early import STOPPING, keep_notice
 from rendezvous.core.outcome import name_signal
@@ -28,6 +29,7 @@ def _guarded() -> Iterator[None]:
 
 STOPS = """
 import signal, sys
+from hvdrun.agent.stacks import RUNNING_SIGNAL, STACK_SIGNAL
 from hvdrun.processes.signals import stop_process
 
 number = signal.Signals(int(sys.argv[1]))
@@ -141,6 +143,14 @@ def test_an_ignored_signal_stays_ignored(number: int) -> None:
     assert signal.getsignal(number) is signal.SIG_IGN
 
 
+def test_a_signal_that_a_library_handles_stays_the_library_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, handler = signal.getsignal, signal.getsignal(signal.SIGPROF)
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGPROF else real(number))
+    with keep_signals():
+        assert answer(signal.SIGTERM, ignored=signal.SIGPROF) == [(143, "received SIGTERM")]
+        assert real(signal.SIGPROF) is handler
+
+
 @numbers
 def test_a_kept_signal_is_answered_when_the_job_answers_signals(number: int) -> None:
     handler = signal.getsignal(number)
@@ -149,6 +159,10 @@ def test_a_kept_signal_is_answered_when_the_job_answers_signals(number: int) -> 
         assert answer(signal.SIGUSR2)[0] == (128 + number, f"received {name_signal(number)}")
         os.kill(os.getpid(), number)  # has no effect
     assert signal.getsignal(number) is handler
+
+
+def test_the_signals_that_ask_a_worker_where_it_is_end_no_hvdrun_in_its_place() -> None:
+    assert not {STACK_SIGNAL, RUNNING_SIGNAL} & set(STOPPING)
 
 
 def test_the_former_signal_handlers_are_restored() -> None:
