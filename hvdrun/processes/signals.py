@@ -23,17 +23,18 @@ class StopRequests:
 
     Another signal of the same moment repeats nothing: systemd and terminals send SIGHUP after SIGTERM. The same one, or
     Ctrl-C, is impatience. A child of process 1 gets a signal to all processes of its container twice: the second one is
-    what process 1 forwards.
+    what process 1 forwards, and so does the guardian of a detached job.
 
     Args:
         parent: the pid of this process's parent.
+        has_guardian: it is the guardian of a detached job.
     """
 
-    def __init__(self, parent: int) -> None:
+    def __init__(self, parent: int, *, has_guardian: bool = False) -> None:
         self.count = 0
         self._codes: set[int] = set()
         self._echo_seconds = 0.0
-        if parent <= _FIRST_PROCESS:
+        if parent <= _FIRST_PROCESS or has_guardian:
             self._echo_seconds = _ECHO_SECONDS
         self._echoes_until = 0.0
 

@@ -29,6 +29,20 @@ elif sys.argv[1] == "go":
         time.sleep(0.05)
 sys.exit(int(sys.argv[2]))
 """
+SAVES = """
+import os, signal, time
+slot = os.environ["HVD_SLOT"]
+
+def save(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(1)
+    print("saved", flush=True)
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, save)
+open(f"running.{slot}", "w")
+time.sleep(600)
+"""
 TALKS = """
 import os, sys, time
 print(0, flush=True)
@@ -135,6 +149,17 @@ def test_a_killed_launcher_has_an_unknown_end(hvdrun: Launcher) -> None:
         assert ended.returncode == 69, ended
         assert f"hvdrun: the launcher of the job {job} was killed" in ended.stderr
     assert f"{job}  lost" in ask(hvdrun, "ps").stdout
+
+
+def test_workers_have_their_grace_when_all_processes_are_asked_to_end(hvdrun: Launcher) -> None:
+    """As at the shutdown of the machine, or the end of a unit of systemd."""
+    hvdrun.write("save.py", SAVES)
+    job = detach(hvdrun, "-np", "2", "--grace", "60s", "python", "save.py")
+    wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to run")
+    for process in hvdrun.processes():
+        kill(process.pid, signal.SIGTERM)
+    assert ask(hvdrun, "wait", job).returncode == 128 + signal.SIGTERM
+    assert ask(hvdrun, "logs", job).stdout.count("saved") == 2
 
 
 def test_ctrl_c_during_the_start_ends_the_job(hvdrun: Launcher) -> None:

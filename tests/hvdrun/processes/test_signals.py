@@ -108,8 +108,8 @@ def test_a_request_to_stop_is_repeated_by_the_same_signal_or_ctrl_c(codes: tuple
     assert counted == counts
 
 
-def test_a_signal_that_process_1_forwards_too_is_no_second_request() -> None:
-    requests = StopRequests(parent=1)
+@pytest.mark.parametrize("requests", [StopRequests(1), StopRequests(1000, has_guardian=True)])
+def test_a_signal_that_the_parent_forwards_too_is_no_second_request(requests: StopRequests) -> None:
     assert [requests.note(code) for code in (143, 143, 130, 130)] == [True, False, True, False]
     assert requests.count == 2
 
