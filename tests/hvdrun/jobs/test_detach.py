@@ -41,7 +41,7 @@ sys.exit(detach.detach(record, work, {"XDG_STATE_HOME": os.path.abspath("state")
         ("fork", "there can be no process for a server of this job: Resource temporarily unavailable"),
     ],
 )
-def test_the_end_of_a_guardian_that_fails_is_told(tmp_path: Path, case: str, sentence: str) -> None:
+def test_the_failure_of_a_guardian_is_reported(tmp_path: Path, case: str, sentence: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, case], cwd=tmp_path, capture_output=True, text=True, check=False
     )
