@@ -73,8 +73,10 @@ class KnownStates:
             return self._keep(state, state, _trace_module(self.owner))
         if not isinstance(self.owner, Optimizer):
             return state
+        if (source := _trace_optimizer(self.owner)) is None:
+            return state
         self._packed = [group["params"] for group in state["param_groups"]]
-        return self._keep(state, state["state"], _trace_optimizer(self.owner))
+        return self._keep(state, state["state"], source)
 
     def _keep(self, state: Any, part: Mapping[Any, Any], source: "_Source | None") -> Any:
         """Keep this part, if it has only tensors, for as long as its source has the same objects."""

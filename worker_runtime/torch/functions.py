@@ -18,6 +18,7 @@ from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.collectives.untraced import untraced
+from worker_runtime.elastic.copies import copy_nested
 from worker_runtime.engine import objects
 from worker_runtime.errors import ShapelessParameterError, WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
@@ -116,18 +117,18 @@ def broadcast_optimizer_state(
         root_outline = None
         if is_root:
             root_outline = outline_state(own)
-        if not own["state"]:
+        if not own.get("state", True):
             _fill_gradients(plain)
 
     number = call.among.number
     outline = objects.broadcast_object(call.engine, root_outline, root_rank, "outline", number, kind=_STATE, note=note)
-    if is_root:
-        state = own["state"]
-    else:
-        state = allocate_state(outline["state"], plain)
-    _broadcast_tensors(state, root_rank, process_set)
+    loaded = own
     if not is_root:
-        load_optimizer_state(plain, outline["param_groups"], state)
+        loaded = {**outline, "state": allocate_state(outline["state"], plain)} if _is_usual(outline) else outline
+    if _is_usual(loaded):
+        _broadcast_tensors(loaded["state"], root_rank, process_set)
+    if not is_root:
+        load_optimizer_state(plain, loaded)
 
 
 def _fill_gradients(optimizer: torch.optim.Optimizer) -> None:
@@ -227,15 +228,25 @@ def _describe(optimizer: torch.optim.Optimizer) -> str:
 
 
 def outline_state(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The state dict with a `_TensorForm` in place of each dense tensor of the state, and the others on the CPU."""
+    """The state dict with a `_TensorForm` in place of each dense tensor of the state, and the others on the CPU.
+
+    Some optimizers add values of their own, and one around another one may have a state dict of another form.
+    """
 
     def outline(_: object, value: object) -> object:
         if _is_dense(value):
             return _TensorForm(value)
         return _send_as_object(value)
 
-    groups = [{name: _send_as_object(value) for name, value in group.items()} for group in state_dict["param_groups"]]
-    return {"state": _convert(state_dict["state"], outline), "param_groups": groups}
+    outlined: dict[str, Any] = {name: _send_as_object(value) for name, value in state_dict.items() if name != "state"}
+    if _is_usual(state_dict):
+        return {**outlined, "state": _convert(state_dict["state"], outline)}
+    return _send_as_object(state_dict)
+
+
+def _is_usual(state_dict: Mapping[str, Any]) -> bool:
+    """Whether the state dict of an optimizer has the form of torch's own, maybe with more values."""
+    return state_dict.keys() >= {"state", "param_groups"}
 
 
 def _is_dense(value: object) -> TypeGuard[torch.Tensor]:
@@ -243,9 +254,9 @@ def _is_dense(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
-def _send_as_object(value: object) -> object:
-    """A value that is pickled: a tensor on the CPU, since the receiver has other devices."""
-    return value.to("cpu") if isinstance(value, torch.Tensor) else value
+def _send_as_object(value: Any) -> Any:
+    """A value that is pickled: its tensors on the CPU, since the receiver has other devices."""
+    return copy_nested(value, None, torch.Tensor, lambda tensor, _: tensor.detach().to("cpu"))
 
 
 def allocate_state(state: dict[Any, Any], optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
@@ -285,12 +296,15 @@ def _convert(state: dict[Any, Any], convert: Callable[[object, object], object])
     return converted
 
 
-def load_optimizer_state(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: dict[Any, Any]) -> None:
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
     """Load options and state, the state with its own dtypes, and options that are tensors on this rank's devices.
 
     torch alone would convert the state to the parameter's dtype, and leave an option on the device that it comes from.
     """
-    own_groups = optimizer.state_dict()["param_groups"]
+    if not _is_usual(state_dict):
+        optimizer.load_state_dict(state_dict)
+        return
+    groups, own_groups = state_dict["param_groups"], optimizer.state_dict()["param_groups"]
     theirs, ours = ([len(group["params"]) for group in some] for some in (groups, own_groups))
     if theirs != ours:
         raise ValueError(
@@ -298,26 +312,25 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, groups: list[dict[str
             "build the same optimizer on all ranks before broadcast_optimizer_state()"
         )
     groups = [_place(group, own) for group, own in zip(groups, own_groups, strict=True)]
-    loaded = {"state": state, "param_groups": groups}
-    check_options(optimizer, groups)
-    optimizer.load_state_dict(loaded)
-    keep_dtypes(optimizer, loaded)
+    load_checked(optimizer, {**state_dict, "param_groups": groups})
 
 
-def check_options(optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]]) -> None:
-    """Check that a state is of an optimizer of this kind: torch takes any, and fails at a step.
+def load_checked(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """Load the state of an optimizer of this kind, with its own dtypes: torch takes any, and fails at a step.
 
     Args:
-        optimizer: the optimizer that is to load the state.
-        groups: the state's parameter groups.
+        optimizer: is to load it.
+        state_dict: the state.
 
     Raises:
-        ValueError: a group lacks an option of the optimizer.
+        ValueError: a group lacks an option that it has here.
     """
-    options = getattr(optimizer, "defaults", {}).keys()
-    for group in groups:
-        if lacking := options - group.keys():
+    known = getattr(optimizer, "defaults", {}).keys()
+    for group, own in zip(state_dict.get("param_groups", ()), optimizer.param_groups, strict=False):
+        if lacking := known & own.keys() - group.keys():
             raise ValueError(f"the state has no {min(lacking)}: it is that of another optimizer")
+    optimizer.load_state_dict(state_dict)
+    keep_dtypes(optimizer, state_dict)
 
 
 def keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> None:

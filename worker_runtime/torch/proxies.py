@@ -67,7 +67,7 @@ class OptimizerProxy:
         # Lightning derives a class from that of a distributed optimizer, which is no base with names of its own.
         if not is_ours and any("_OWN" in vars(base) for base in cls.__bases__):
             raise TypeError(_NOT_DERIVED.format(cls.__qualname__))
-        if not issubclass(cls, torch.optim.Optimizer):
+        if cls.__bases__ == (OptimizerProxy,):
             own = {*vars(OptimizerProxy), *OptimizerProxy.__annotations__, *vars(cls), *cls.__annotations__}
             cls._OWN = frozenset(name for name in own if not name.startswith("__"))
 

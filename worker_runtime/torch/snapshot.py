@@ -35,7 +35,7 @@ from worker_runtime.snapshots.random_states import (
 )
 from worker_runtime.snapshots.sharded import find_any_sharded
 from worker_runtime.snapshots.trained import measure
-from worker_runtime.torch.functions import check_options, keep_dtypes
+from worker_runtime.torch.functions import load_checked
 
 _RESERVED = frozenset({"restore", "save"})
 _LONGEST_CAUSE = 400  # characters of an error's text
@@ -315,10 +315,9 @@ class Snapshot:
             try:
                 owner = _unwrap(self._values[name])
                 if isinstance(owner, torch.optim.Optimizer):
-                    check_options(owner, state["param_groups"])
-                owner.load_state_dict(state)
-                if isinstance(owner, torch.optim.Optimizer):
-                    keep_dtypes(owner, state)
+                    load_checked(owner, state)
+                else:
+                    owner.load_state_dict(state)
             except Exception as error:
                 cause = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_CAUSE]
                 raise SnapshotError(f"{name} cannot load its snapshot ({cause}); start a new job") from error

@@ -223,7 +223,7 @@ def test_options_that_are_tensors_stay_on_their_device() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     optimizer.param_groups[0]["lr"] = torch.tensor(0.1, device="meta")
     groups = [{**optimizer.state_dict()["param_groups"][0], "lr": torch.tensor(0.2)}]
-    load_optimizer_state(optimizer, groups, {})
+    load_optimizer_state(optimizer, {"state": {}, "param_groups": groups})
     assert optimizer.param_groups[0]["lr"].device.type == "meta"
 
 
@@ -275,5 +275,5 @@ def test_the_state_of_another_optimizer_is_refused_before_anything_has_changed()
     saved = torch.optim.SGD([weight], lr=0.1).state_dict()
     optimizer = torch.optim.Adam([weight], lr=0.2)
     with pytest.raises(ValueError, match="the state has no amsgrad: it is that of another optimizer"):
-        load_optimizer_state(optimizer, saved["param_groups"], saved["state"])
+        load_optimizer_state(optimizer, saved)
     assert optimizer.param_groups[0]["lr"] == 0.2

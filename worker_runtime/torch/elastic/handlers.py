@@ -7,7 +7,7 @@ second copy.
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch.utils.data import Sampler
@@ -43,6 +43,19 @@ class ModelStateHandler(StatefulHandler):
         self.save()
 
 
+@runtime_checkable
+class OptimizerLike(Stateful, Protocol):
+    """An optimizer, maybe of a class that is not derived from torch's."""
+
+    param_groups: list[dict[str, Any]]
+
+    def step(self) -> Any:
+        """Step."""
+
+    def zero_grad(self) -> None:
+        """Clear the gradients."""
+
+
 class OptimizerStateHandler(StatefulHandler):
     """Saves a plain or distributed optimizer: its options and its state."""
 
@@ -63,7 +76,7 @@ class OptimizerStateHandler(StatefulHandler):
 
     def from_checkpoint(self, kept: Any) -> Any:
         """Load into the plain optimizer: loading into a distributed one is a collective, and only rank 0 loads."""
-        load_optimizer_state(unwrap(self.value), kept["param_groups"], kept["state"])
+        load_optimizer_state(unwrap(self.value), kept)
         return self.value
 
     def get_extra_state(self) -> Any:
@@ -103,7 +116,7 @@ class ElasticSampler(sampler.ElasticSampler, Sampler[int]):
 REGISTRY = Registry(
     [
         (torch.nn.Module, ModelStateHandler),
-        (torch.optim.Optimizer, OptimizerStateHandler),
+        (OptimizerLike, OptimizerStateHandler),
         (sampler.ElasticSampler, SamplerStateHandler),
         (torch.amp.GradScaler, ScalerStateHandler),
         (Stateful, StatefulHandler),
