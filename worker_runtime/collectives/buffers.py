@@ -6,9 +6,11 @@ Small tensors of one dtype are fused, since each communication costs much more t
 separately, and in place if requested, to avoid a copy. All ranks decide the same, from dtypes and shapes.
 """
 
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -44,11 +46,18 @@ def view_bytes(rows: torch.Tensor) -> torch.Tensor:
 
 
 def view_memory(rows: torch.Tensor) -> memoryview:
-    """The memory of a plain CPU tensor as a memoryview of bytes."""
-    if rows.requires_grad:
-        rows = rows.detach()
-    memory: memoryview = rows.numpy().reshape(-1).data
-    return memory.cast("B")
+    """The memory of a plain CPU tensor as a memoryview of bytes.
+
+    After `rows.numpy()`, the program could not resize its tensor.
+    """
+    buffer = _make_array_type(rows.nbytes).from_address(rows.data_ptr())
+    buffer.tensor = rows  # type: ignore[attr-defined]  # which has the memory
+    return memoryview(buffer).cast("B")
+
+
+@lru_cache(maxsize=1024)
+def _make_array_type(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    return ctypes.c_ubyte * size
 
 
 def view_reducible(buffer: torch.Tensor) -> torch.Tensor:

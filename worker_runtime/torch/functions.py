@@ -2,8 +2,9 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
+from itertools import chain
 from math import prod
 from typing import Any, TypeGuard
 
@@ -40,7 +41,8 @@ def broadcast_parameters(
     Args:
         params: `model.state_dict()`, `model.named_parameters()`, or an iterable of tensors or of (name, tensor) pairs;
             a generator is accepted (Horovod rejects it). Names, shapes and dtypes are the same on all ranks. Tensors
-            without a name are matched by their position.
+            without a name are matched by their position. Copies that a model's `state_dict()` makes are overwritten,
+            not the model: `hvd.prepare` and states load them.
         root_rank: the rank in the job that sends, also when you give a process set.
         process_set: the ranks that take part.
 
@@ -63,7 +65,7 @@ def broadcast_parameters(
 
 
 def broadcast_model(model: torch.nn.Module, root_rank: int) -> None:
-    """Broadcast a module's state_dict: dense tensors in place, all other values as one object.
+    """Broadcast a module's state_dict: its dense parameters and buffers in place, all other values as one object.
 
     Args:
         model: the same module on all ranks; only its values may differ.
@@ -74,7 +76,9 @@ def broadcast_model(model: torch.nn.Module, root_rank: int) -> None:
             initialized.
     """
     state = model.state_dict()
-    tensors = {name: value for name, value in state.items() if _is_dense(value)}
+    own = [each for each in chain(model.parameters(), model.buffers()) if _is_dense(each)]
+    places = {each.data_ptr() for each in own if not is_lazy(each)}
+    tensors = {name: value for name, value in state.items() if is_lazy(value) or _is_in(value, places)}
     broadcast_parameters(tensors, root_rank)
     if len(tensors) < len(state):
         rest = {name: _send_as_object(value) for name, value in state.items() if name not in tensors}
@@ -251,7 +255,12 @@ def _is_usual(state_dict: Mapping[str, Any]) -> bool:
 
 def _is_dense(value: object) -> TypeGuard[torch.Tensor]:
     """Whether a value can be overwritten in place; the momentum of a sparse gradient is a tensor, too."""
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_quantized
+
+
+def _is_in(value: object, places: Set[int]) -> bool:
+    """Whether a value of a state dict is a tensor of the model: hooks and extra states put other tensors there."""
+    return _is_dense(value) and value.data_ptr() in places
 
 
 def _send_as_object(value: Any) -> Any:

@@ -76,6 +76,15 @@ def test_memory_is_read_and_written_in_place() -> None:
     assert len(buffers.view_memory(torch.tensor(1.0))) == 4
 
 
+def test_a_tensor_whose_memory_was_seen_can_be_resized() -> None:
+    """Quantization-aware modules resize their scales, which hvd has broadcast before."""
+    x = torch.ones(2)
+    view = buffers.view_memory(x)
+    assert bytes(view) == bytes(memoryview(b"\0\0\x80\x3f" * 2))
+    del view
+    assert x.resize_(3)[:2].tolist() == [1.0, 1.0]
+
+
 OVERLAPPING = [
     torch.zeros(20).as_strided(*form) for form in (((3, 3), (1, 1)), ((3, 4), (4, 2)), ((2, 1, 3), (2, 1, 1)))
 ]

@@ -64,9 +64,9 @@ class Foreign:
         """Step."""
         self.base.step()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, *arguments: bool) -> None:
         """Clear the gradients."""
-        self.base.zero_grad(set_to_none)
+        self.base.zero_grad(*arguments)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the optimizer inside."""

@@ -277,3 +277,39 @@ def test_the_state_of_another_optimizer_is_refused_before_anything_has_changed()
     with pytest.raises(ValueError, match="the state has no amsgrad: it is that of another optimizer"):
         load_optimizer_state(optimizer, saved)
     assert optimizer.param_groups[0]["lr"] == 0.2
+
+
+class Counting(torch.nn.Linear):
+    """A layer whose state dict has copies, and a count."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.register_state_dict_post_hook(clone_all)
+
+    def get_extra_state(self) -> torch.Tensor:
+        """See `torch.nn.Module`."""
+        return torch.tensor(self.count)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        """See `torch.nn.Module`."""
+        self.count = int(state.item())
+
+
+def clone_all(_: object, state: dict[str, torch.Tensor], *__: object) -> None:
+    """Put copies into a state dict."""
+    state.update({name: value.clone() for name, value in state.items()})
+
+
+def test_tensors_that_a_state_dict_computes_become_the_roots(ranks: RankPool) -> None:
+    def body() -> object:
+        torch.manual_seed(hvd.rank())
+        model = Counting()
+        model.count = 5 - hvd.rank()
+        hvd.elastic.TorchState(model=model).sync()
+        return model.count, describe(list(model.parameters()))
+
+    root, other = ranks.run(body)
+    assert root == other
+    assert root[0] == 5
