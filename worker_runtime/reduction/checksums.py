@@ -8,7 +8,7 @@ swapped values, leave it equal with a probability of about 2^-60.
 A product of odd numbers is odd. So a checksum of checksums has the same property.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 import torch
@@ -42,11 +42,22 @@ def make_checksum(tensor: torch.Tensor) -> torch.Tensor:
 
 def make_state_checksum(state: Mapping[str, object]) -> torch.Tensor | None:
     """The checksum of an optimizer's state for one parameter; None where it has no tensors."""
-    tensors = [state[name] for name in sorted(state, key=str)]
-    sums = [make_checksum(each) for each in tensors if isinstance(each, torch.Tensor) and has_bits(each)]
+    sums = [make_checksum(each) for name in sorted(state, key=str) for each in _list_dense(state[name])]
     if not sums:
         return None
     return fold(stack(sums))
+
+
+def _list_dense(value: object) -> Iterator[torch.Tensor]:
+    """The dense tensors of a state's value: of a list, and of a sparse tensor, as the momentum of sparse gradients."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _list_dense(item)
+    elif isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo:
+        whole = value.detach().coalesce()
+        yield from (whole.indices(), whole.values())
+    elif isinstance(value, torch.Tensor) and has_bits(value):
+        yield value
 
 
 def has_bits(tensor: torch.Tensor) -> bool:

@@ -2,9 +2,9 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
-from itertools import chain
 from math import prod
 from typing import Any, TypeGuard
 
@@ -67,6 +67,8 @@ def broadcast_parameters(
 def broadcast_model(model: torch.nn.Module, root_rank: int) -> None:
     """Broadcast a module's state_dict: its dense parameters and buffers in place, all other values as one object.
 
+    Buffers may have other shapes, as those of quantization-aware modules have before their first forward pass.
+
     Args:
         model: the same module on all ranks; only its values may differ.
         root_rank: the rank in the job that sends.
@@ -76,13 +78,22 @@ def broadcast_model(model: torch.nn.Module, root_rank: int) -> None:
             initialized.
     """
     state = model.state_dict()
-    own = [each for each in chain(model.parameters(), model.buffers()) if _is_dense(each)]
-    places = {each.data_ptr() for each in own if not is_lazy(each)}
+    trained = dict(model.named_parameters(remove_duplicate=False))
+    places = {
+        each.data_ptr() for each in (*trained.values(), *model.buffers()) if _is_dense(each) and not is_lazy(each)
+    }
     tensors = {name: value for name, value in state.items() if is_lazy(value) or _is_in(value, places)}
+    loaded: dict[str, Any] = {}
+    if others := {name: value for name, value in state.items() if name not in tensors or name not in trained}:
+        sent = {name: _outline(value) if name in tensors else _send_as_object(value) for name, value in others.items()}
+        for name, value in broadcast_object(sent, root_rank, "broadcast_model").items():
+            if not isinstance(value, _TensorForm):
+                loaded[name] = value
+            elif name in tensors and value.shape != tensors[name].shape:
+                loaded[name] = tensors[name] = tensors[name].new_empty(value.shape)
     broadcast_parameters(tensors, root_rank)
-    if len(tensors) < len(state):
-        rest = {name: _send_as_object(value) for name, value in state.items() if name not in tensors}
-        model.load_state_dict({**state, **broadcast_object(rest, root_rank, "broadcast_model")})
+    if loaded:
+        model.load_state_dict({**state, **loaded})
 
 
 @untraced
@@ -236,16 +247,16 @@ def outline_state(state_dict: dict[str, Any]) -> dict[str, Any]:
 
     Some optimizers add values of their own, and one around another one may have a state dict of another form.
     """
-
-    def outline(_: object, value: object) -> object:
-        if _is_dense(value):
-            return _TensorForm(value)
-        return _send_as_object(value)
-
     outlined: dict[str, Any] = {name: _send_as_object(value) for name, value in state_dict.items() if name != "state"}
     if _is_usual(state_dict):
-        return {**outlined, "state": _convert(state_dict["state"], outline)}
+        return {**outlined, "state": _convert(state_dict["state"], lambda _, value: _outline(value))}
     return _send_as_object(state_dict)
+
+
+def _outline(value: object) -> object:
+    if _is_dense(value):
+        return _TensorForm(value)
+    return _send_as_object(value)
 
 
 def _is_usual(state_dict: Mapping[str, Any]) -> bool:
@@ -258,7 +269,7 @@ def _is_dense(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_quantized
 
 
-def _is_in(value: object, places: Set[int]) -> bool:
+def _is_in(value: object, places: AbstractSet[int]) -> bool:
     """Whether a value of a state dict is a tensor of the model: hooks and extra states put other tensors there."""
     return _is_dense(value) and value.data_ptr() in places
 

@@ -61,3 +61,14 @@ def test_the_state_of_an_optimizer_counts_with_all_of_its_tensors() -> None:
     assert make_state_checksum(state) == make_state_checksum(dict(reversed(state.items())))
     assert make_state_checksum(state) != make_state_checksum({**state, "step": torch.tensor(4.0)})
     assert make_state_checksum({"rate": 0.1}) is None
+
+
+@pytest.mark.parametrize("form", ["a sparse tensor", "a list"])
+def test_tensors_inside_of_a_state_count(form: str) -> None:
+    def make_state(values: list[float]) -> dict[str, object]:
+        momentum = torch.sparse_coo_tensor([[0, 2, 0]], torch.tensor(values), (4,))
+        return {"momentum": momentum if form == "a sparse tensor" else [torch.tensor(values), 1]}
+
+    kept = make_state([1.0, 2.0, 3.0])
+    assert make_state_checksum(kept) == make_state_checksum(make_state([1.0, 2.0, 3.0]))
+    assert make_state_checksum(kept) != make_state_checksum(make_state([1.0, 2.5, 3.0]))

@@ -1,5 +1,6 @@
 """Replicas become equal, and nothing else about them changes."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -313,3 +314,36 @@ def test_tensors_that_a_state_dict_computes_become_the_roots(ranks: RankPool) ->
     root, other = ranks.run(body)
     assert root == other
     assert root[0] == 5
+
+
+class Sized(torch.nn.Module):
+    """A module whose buffer takes the shape of what it loads, as those of quantization-aware modules."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(size))
+
+    def _load_from_state_dict(self, state: dict[str, torch.Tensor], prefix: str, *others: Any) -> None:
+        self.scale.resize_(state[f"{prefix}scale"].shape)
+        super()._load_from_state_dict(state, prefix, *others)
+
+
+def test_buffers_of_another_shape_become_the_roots(ranks: RankPool) -> None:
+    def body() -> object:
+        model = torch.nn.Sequential(Sized(3 - 3 * hvd.rank()))
+        hvd.elastic.TorchState(model=model).sync()
+        return describe(dict(model.state_dict()))
+
+    assert ranks.run(body) == [{"0.scale": (torch.float32, [1.0] * 3)}] * 2
+
+
+def test_quantized_buffers_become_the_roots(ranks: RankPool) -> None:
+    def body() -> object:
+        model = torch.nn.Linear(1, 1)
+        with warnings.catch_warnings(action="ignore"):  # torch 2.13 calls such tensors deprecated
+            codes = torch.quantize_per_tensor(torch.ones(2) * (5 - hvd.rank()), 0.5, 0, torch.qint8)
+            model.register_buffer("codes", codes)
+            hvd.elastic.TorchState(model=model).sync()
+        return model.codes.dequantize().tolist()
+
+    assert ranks.run(body) == [[5.0, 5.0]] * 2
