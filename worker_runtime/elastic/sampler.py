@@ -102,7 +102,8 @@ class ElasticSampler:
 
         The batch counts as processed for the ranks that took part in the newest step of a `DistributedOptimizer` of the
         global process set. While gradients are accumulated, a batch counts as processed when the next step is
-        complete. If the program has no such optimizer, the batch counts for all present ranks.
+        complete; only before the first step of a job it counts at once, because no step tells that others will follow.
+        If the program has no such optimizer, the batch counts for all present ranks.
 
         Args:
             batch_idx: accepted for Horovod's sake; not used.
@@ -121,11 +122,7 @@ class ElasticSampler:
         else:
             self._waiting.append((rows, present))
 
-        steps, participants = engine.steps.completed
-        if steps != self._steps:
-            self._is_stepping |= self._row > 0  # else the step may belong to something before the first batch
-            self._trains |= self._is_stepping
-            self._settle(steps, participants)
+        self._note_steps(is_between=self._row > 0)  # else the step may belong to something before the first batch
         self._row += rows
         self.processed_num = self._count(self._write_all())
 
@@ -199,9 +196,8 @@ class ElasticSampler:
 
         A batch whose step is not complete yet does not count: its gradient is not in the model.
         """
-        steps, participants = RUNTIME.engine.steps.completed
-        if self._waiting and steps != self._steps:
-            self._settle(steps, participants)
+        if self._waiting:
+            self._note_steps(is_between=self._row < self.num_samples)  # else it may belong to something after the last
         ledger = self._write_known()
         counted = {"epoch": self.epoch, "processed_num": self._count(ledger)}
         return {**counted, _LEDGER: ledger.pack(), _TRAINS: self._trains}
@@ -268,6 +264,18 @@ class ElasticSampler:
         if self._find_members() == self._members:
             return 0
         return len(self._write_known().list_left(range(len(self.dataset))))
+
+    def _note_steps(self, *, is_between: bool) -> None:
+        """If a step was completed since the last batch was settled, record the waiting ones as used in it.
+
+        Args:
+            is_between: the step was completed between batches of the present distribution.
+        """
+        steps, participants = RUNTIME.engine.steps.completed
+        if steps != self._steps:
+            self._is_stepping |= is_between
+            self._trains |= self._is_stepping
+            self._settle(steps, participants)
 
     def _settle(self, steps: int, participants: tuple[int, ...]) -> None:
         """Record the waiting batches as used in a step of these participants."""

@@ -245,6 +245,33 @@ def test_a_waiting_batch_belongs_to_its_epoch(communicator: SimpleNamespace) -> 
     assert (sampler.remaining_indices, sampler.processed_num) == (list(range(8)), 0)
 
 
+def test_a_batch_that_is_recorded_before_its_step_waits_for_it(communicator: SimpleNamespace) -> None:
+    """Two batches are one step. The state is saved after each batch, and the second step never comes."""
+    engine = communicator.engine = Communicator.take(0, 1)
+    sampler = ElasticSampler(range(6), shuffle=False)
+    counted = []
+    for number in range(3):
+        sampler.record_batch(number, 1)
+        if number == 1:
+            engine.complete_step()
+        counted.append(sampler.state_dict()["processed_num"])
+    assert counted[1:] == [2, 2]
+    sampler.reset()
+    assert sampler.remaining_indices == [2, 3, 4, 5]
+
+
+def test_batches_of_an_evaluation_count_at_once_after_steps_of_a_training(communicator: SimpleNamespace) -> None:
+    engine = communicator.engine = Communicator.take(0, 1)
+    sampler = ElasticSampler(range(4), shuffle=False)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        sampler.record_batch(0, 2)
+        assert sampler.state_dict()["processed_num"] == 2
+        sampler.record_batch(0, 2)
+        engine.complete_step()
+        assert sampler.state_dict()["processed_num"] == 4
+
+
 @pytest.mark.parametrize(("origin", "warned"), [(0, ["3 samples of epoch 0"]), (2, [])])
 def test_samples_that_an_epoch_leaves_are_warned_of_once(
     communicator: SimpleNamespace, origin: int, warned: list[str]
