@@ -24,6 +24,7 @@ from worker_runtime.engine import objects
 from worker_runtime.errors import ShapelessParameterError, WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction.bucket import find_dtype
+from worker_runtime.torch.loading import is_usual, load_optimizer_state
 from worker_runtime.torch.proxies import check_optimizer, unwrap
 
 _PAIR = 2
@@ -139,8 +140,8 @@ def broadcast_optimizer_state(
     outline = objects.broadcast_object(call.engine, root_outline, root_rank, "outline", number, kind=_STATE, note=note)
     loaded = own
     if not is_root:
-        loaded = {**outline, "state": allocate_state(outline["state"], plain)} if _is_usual(outline) else outline
-    if _is_usual(loaded):
+        loaded = {**outline, "state": allocate_state(outline["state"], plain)} if is_usual(outline) else outline
+    if is_usual(loaded):
         _broadcast_tensors(loaded["state"], root_rank, process_set)
     if not is_root:
         load_optimizer_state(plain, loaded)
@@ -248,7 +249,7 @@ def outline_state(state_dict: dict[str, Any]) -> dict[str, Any]:
     Some optimizers add values of their own, and one around another one may have a state dict of another form.
     """
     outlined: dict[str, Any] = {name: _send_as_object(value) for name, value in state_dict.items() if name != "state"}
-    if _is_usual(state_dict):
+    if is_usual(state_dict):
         return {**outlined, "state": _convert(state_dict["state"], lambda _, value: _outline(value))}
     return _send_as_object(state_dict)
 
@@ -257,11 +258,6 @@ def _outline(value: object) -> object:
     if _is_dense(value):
         return _TensorForm(value)
     return _send_as_object(value)
-
-
-def _is_usual(state_dict: Mapping[str, Any]) -> bool:
-    """Whether the state dict of an optimizer has the form of torch's own, maybe with more values."""
-    return state_dict.keys() >= {"state", "param_groups"}
 
 
 def _is_dense(value: object) -> TypeGuard[torch.Tensor]:
@@ -314,68 +310,3 @@ def _convert(state: dict[Any, Any], convert: Callable[[object, object], object])
         else:
             converted[key] = convert(key, values)
     return converted
-
-
-def load_optimizer_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """Load options and state, the state with its own dtypes, and options that are tensors on this rank's devices.
-
-    torch alone would convert the state to the parameter's dtype, and leave an option on the device that it comes from.
-    """
-    if not _is_usual(state_dict):
-        optimizer.load_state_dict(state_dict)
-        return
-    groups, own_groups = state_dict["param_groups"], optimizer.state_dict()["param_groups"]
-    theirs, ours = ([len(group["params"]) for group in some] for some in (groups, own_groups))
-    if theirs != ours:
-        raise ValueError(
-            f"the optimizer's groups have {ours} parameters here and {theirs} on the root rank; "
-            "build the same optimizer on all ranks before broadcast_optimizer_state()"
-        )
-    groups = [_place(group, own) for group, own in zip(groups, own_groups, strict=True)]
-    load_checked(optimizer, {**state_dict, "param_groups": groups})
-
-
-def load_checked(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """Load the state of an optimizer of this kind, with its own dtypes: torch takes any, and fails at a step.
-
-    Args:
-        optimizer: is to load it.
-        state_dict: the state.
-
-    Raises:
-        ValueError: a group lacks an option that it has here.
-    """
-    known = getattr(optimizer, "defaults", {}).keys()
-    for group, own in zip(state_dict.get("param_groups", ()), optimizer.param_groups, strict=False):
-        if lacking := known & own.keys() - group.keys():
-            raise ValueError(f"the state has no {min(lacking)}: it is that of another optimizer")
-    optimizer.load_state_dict(state_dict)
-    keep_dtypes(optimizer, state_dict)
-
-
-def keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> None:
-    """Give an optimizer the loaded state with its own dtypes: torch has converted it to those of the parameters.
-
-    Args:
-        optimizer: the optimizer, which has just loaded the state.
-        loaded: the loaded state dict.
-    """
-    states = loaded.get("state", {})
-    for group, own in zip(loaded.get("param_groups", ()), optimizer.param_groups, strict=False):
-        is_on_device = own.get("capturable") or own.get("fused")
-        for index, parameter in zip(group["params"], own["params"], strict=False):
-            state = states.get(index)
-            for key, value in state.items() if isinstance(state, dict) else ():
-                converted = optimizer.state[parameter].get(key)
-                if isinstance(value, torch.Tensor) and converted is not None and converted.dtype != value.dtype:
-                    device = converted.device if value.dim() or is_on_device else value.device
-                    optimizer.state[parameter][key] = value.to(device)
-
-
-def _place(group: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The options of a group, tensors on the devices of this rank's own."""
-    placed = dict(group)
-    for name, value in group.items():
-        if isinstance(value, torch.Tensor) and isinstance(mine := own.get(name), torch.Tensor):
-            placed[name] = value.to(mine.device)
-    return placed

@@ -35,7 +35,7 @@ from worker_runtime.snapshots.random_states import (
 )
 from worker_runtime.snapshots.sharded import find_any_sharded
 from worker_runtime.snapshots.trained import measure
-from worker_runtime.torch.functions import load_checked
+from worker_runtime.torch.loading import load_checked, refuse_other_dtypes
 
 _RESERVED = frozenset({"restore", "save"})
 _LONGEST_CAUSE = 400  # characters of an error's text
@@ -317,6 +317,7 @@ class Snapshot:
                 if isinstance(owner, torch.optim.Optimizer):
                     load_checked(owner, state)
                 else:
+                    refuse_other_dtypes(owner, state)
                     owner.load_state_dict(state)
             except Exception as error:
                 cause = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_CAUSE]

@@ -9,7 +9,8 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.torch.functions import allocate_state, load_optimizer_state, outline_state
+from worker_runtime.torch.functions import allocate_state, outline_state
+from worker_runtime.torch.loading import load_optimizer_state
 
 pytestmark = pytest.mark.devices
 

@@ -74,3 +74,14 @@ def test_an_optimizer_around_another_one_is_kept(monkeypatch: pytest.MonkeyPatch
     other, continued = make_training()
     assert Snapshot(other, Wrapper(continued)).restore()
     assert continued.state_dict()["state"][0]["step"].item() == 3
+
+
+def test_a_model_of_another_dtype_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = make_training()
+    kept = Snapshot(model)
+    kept.restore()
+    kept.save()
+    del kept
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(SnapshotError, match=r"weight is of torch.bfloat16 there, and of torch.float32 here"):
+        Snapshot(torch.nn.Linear(2, 1)).restore()

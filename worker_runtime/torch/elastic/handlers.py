@@ -15,12 +15,8 @@ from torch.utils.data import Sampler
 from worker_runtime.elastic import handlers, sampler
 from worker_runtime.elastic.copies import copy_nested
 from worker_runtime.elastic.handlers import Registry, SamplerStateHandler, Stateful
-from worker_runtime.torch.functions import (
-    broadcast_model,
-    broadcast_optimizer_state,
-    keep_dtypes,
-    load_optimizer_state,
-)
+from worker_runtime.torch.functions import broadcast_model, broadcast_optimizer_state
+from worker_runtime.torch.loading import keep_dtypes, load_optimizer_state
 from worker_runtime.torch.optimizer import find_reducer
 from worker_runtime.torch.proxies import unwrap
 

@@ -1,0 +1,90 @@
+"""Loading states into optimizers and models: what torch alone would convert keeps its dtype, or is refused."""
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+
+
+def is_usual(state_dict: Mapping[str, Any]) -> bool:
+    """Whether the state dict of an optimizer has the form of torch's own, maybe with more values."""
+    return state_dict.keys() >= {"state", "param_groups"}
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """Load options and state, the state with its own dtypes, and options that are tensors on this rank's devices.
+
+    torch alone would convert the state to the parameter's dtype, and leave an option on the device that it comes from.
+    """
+    if not is_usual(state_dict):
+        optimizer.load_state_dict(state_dict)
+        return
+    groups, own_groups = state_dict["param_groups"], optimizer.state_dict()["param_groups"]
+    theirs, ours = ([len(group["params"]) for group in some] for some in (groups, own_groups))
+    if theirs != ours:
+        raise ValueError(
+            f"the optimizer's groups have {ours} parameters here and {theirs} on the root rank; "
+            "build the same optimizer on all ranks before broadcast_optimizer_state()"
+        )
+    groups = [_place(group, own) for group, own in zip(groups, own_groups, strict=True)]
+    load_checked(optimizer, {**state_dict, "param_groups": groups})
+
+
+def load_checked(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """Load the state of an optimizer of this kind, with its own dtypes: torch takes any, and fails at a step.
+
+    Args:
+        optimizer: is to load it.
+        state_dict: the state.
+
+    Raises:
+        ValueError: a group lacks an option that it has here.
+    """
+    known = getattr(optimizer, "defaults", {}).keys()
+    for group, own in zip(state_dict.get("param_groups", ()), optimizer.param_groups, strict=False):
+        if lacking := known & own.keys() - group.keys():
+            raise ValueError(f"the state has no {min(lacking)}: it is that of another optimizer")
+    optimizer.load_state_dict(state_dict)
+    keep_dtypes(optimizer, state_dict)
+
+
+def refuse_other_dtypes(model: object, state_dict: Mapping[str, Any]) -> None:
+    """Check that a module has the dtypes of a state, which torch would convert.
+
+    Raises:
+        ValueError: a parameter or buffer has another one.
+    """
+    if isinstance(model, torch.nn.Module):
+        for name, own in chain(model.named_parameters(), model.named_buffers()):
+            kept = state_dict.get(name)
+            if isinstance(kept, torch.Tensor) and kept.dtype is not own.dtype:
+                raise ValueError(f"{name} is of {kept.dtype} there, and of {own.dtype} here")
+
+
+def keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> None:
+    """Give an optimizer the loaded state with its own dtypes: torch has converted it to those of the parameters.
+
+    Args:
+        optimizer: has just loaded it.
+        loaded: its state dict.
+    """
+    states = loaded.get("state", {})
+    for group, own in zip(loaded.get("param_groups", ()), optimizer.param_groups, strict=False):
+        is_on_device = own.get("capturable") or own.get("fused")
+        for index, parameter in zip(group["params"], own["params"], strict=False):
+            state = states.get(index)
+            for key, value in state.items() if isinstance(state, dict) else ():
+                converted = optimizer.state[parameter].get(key)
+                if isinstance(value, torch.Tensor) and converted is not None and converted.dtype != value.dtype:
+                    device = converted.device if value.dim() or is_on_device else value.device
+                    optimizer.state[parameter][key] = value.to(device)
+
+
+def _place(group: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The options of a group, tensors on the devices of this rank's own."""
+    placed = dict(group)
+    for name, value in group.items():
+        if isinstance(value, torch.Tensor) and isinstance(mine := own.get(name), torch.Tensor):
+            placed[name] = value.to(mine.device)
+    return placed
