@@ -27,7 +27,8 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state_dict: dict[str,
             f"the optimizer's groups have {ours} parameters here and {theirs} on the root rank; "
             "build the same optimizer on all ranks before broadcast_optimizer_state()"
         )
-    groups = [_place(group, own) for group, own in zip(groups, own_groups, strict=True)]
+    placed: dict[int, torch.Tensor] = {}
+    groups = [_place(group, own, placed) for group, own in zip(groups, own_groups, strict=True)]
     load_checked(optimizer, {**state_dict, "param_groups": groups})
 
 
@@ -81,10 +82,10 @@ def keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> Non
                     optimizer.state[parameter][key] = value.to(device)
 
 
-def _place(group: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The options of a group, tensors on the devices of this rank's own."""
-    placed = dict(group)
+def _place(group: dict[str, Any], own: dict[str, Any], placed: dict[int, torch.Tensor]) -> dict[str, Any]:
+    """The options of a group, tensors on the devices of this rank's own; one of several groups stays one."""
+    options = dict(group)
     for name, value in group.items():
         if isinstance(value, torch.Tensor) and isinstance(mine := own.get(name), torch.Tensor):
-            placed[name] = value.to(mine.device)
-    return placed
+            options[name] = placed.setdefault(id(value), value.to(mine.device))
+    return options

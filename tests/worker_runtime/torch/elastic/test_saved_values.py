@@ -1,5 +1,6 @@
 """What a state saves of values and optimizers, as they were; and what it refuses."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -52,3 +53,36 @@ def test_a_restored_optimizer_state_keeps_its_dtypes(ranks: RankPool, is_distrib
         return after.dtype == before.dtype, torch.equal(after, before)
 
     assert ranks.run(body, size=1) == [(True, True)]
+
+
+@pytest.mark.parametrize("way", ["restore", "sync", "checkpoint"])
+def test_a_learning_rate_that_several_groups_share_stays_shared(ranks: RankPool, way: str, tmp_path: Path) -> None:
+    def body() -> object:
+        groups = [{"params": [torch.nn.Parameter(torch.ones(1))]} for _ in range(2)]
+        optimizer = torch.optim.SGD(groups, lr=torch.tensor(1.0))
+        state = hvd.elastic.TorchState(optimizer=optimizer)
+        if way == "restore":
+            state.restore()
+        elif way == "sync":
+            state.sync()
+        else:
+            state.save(tmp_path)
+            state.load(tmp_path)
+        optimizer.param_groups[0]["lr"].mul_(0.5)
+        return [group["lr"].item() for group in optimizer.param_groups]
+
+    assert ranks.run(body) == [[0.5, 0.5]] * 2
+
+
+def test_learning_rates_that_are_shared_no_longer_are_saved_apart(ranks: RankPool) -> None:
+    def body() -> object:
+        groups = [{"params": [torch.nn.Parameter(torch.ones(1))]} for _ in range(2)]
+        optimizer = torch.optim.SGD(groups, lr=torch.tensor(1.0))
+        state = hvd.elastic.TorchState(optimizer=optimizer)
+        for number, group in enumerate(optimizer.param_groups):
+            group["lr"] = torch.tensor(float(number))
+        state.save()
+        state.restore()
+        return [group["lr"].item() for group in optimizer.param_groups]
+
+    assert ranks.run(body, size=1) == [[0.0, 1.0]]
