@@ -75,11 +75,27 @@ def keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> Non
         is_on_device = own.get("capturable") or own.get("fused")
         for index, parameter in zip(group["params"], own["params"], strict=False):
             state = states.get(index)
-            for key, value in state.items() if isinstance(state, dict) else ():
-                converted = optimizer.state[parameter].get(key)
-                if isinstance(value, torch.Tensor) and converted is not None and converted.dtype != value.dtype:
-                    device = converted.device if value.dim() or is_on_device else value.device
-                    optimizer.state[parameter][key] = value.to(device)
+            if isinstance(state, dict) and state:
+                kept = optimizer.state[parameter]
+                kept |= _keep(state, dict(kept), is_on_device=bool(is_on_device))
+
+
+def _keep(value: Any, converted: Any, *, is_on_device: bool) -> Any:
+    """What torch has converted, with the tensors of other dtypes as they were."""
+    if isinstance(value, torch.Tensor) and isinstance(converted, torch.Tensor):
+        if converted.dtype is value.dtype:
+            return converted
+        return value.to(converted.device if value.dim() or is_on_device else value.device)
+    if isinstance(value, dict) and isinstance(converted, dict):
+        return {
+            name: _keep(value[name], item, is_on_device=is_on_device) if name in value else item
+            for name, item in converted.items()
+        }
+    if type(value) in (list, tuple) and type(converted) is type(value):
+        return type(value)(
+            _keep(item, other, is_on_device=is_on_device) for item, other in zip(value, converted, strict=False)
+        )
+    return converted
 
 
 def _place(group: dict[str, Any], own: dict[str, Any], placed: dict[int, torch.Tensor]) -> dict[str, Any]:

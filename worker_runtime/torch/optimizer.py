@@ -264,7 +264,7 @@ def _make_check(
         return None
     if reduction is Reduction.ADASUM:
         return ReplicaCheck(list_own, interval)
-    return ReplicaCheck(list_own, interval, lambda parameter: plain.state.get(parameter, {}))
+    return ReplicaCheck(list_own, interval, lambda parameter: getattr(plain, "state", {}).get(parameter, {}))
 
 
 def _is_named(pair: object) -> bool:

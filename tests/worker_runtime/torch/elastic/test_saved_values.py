@@ -55,6 +55,22 @@ def test_a_restored_optimizer_state_keeps_its_dtypes(ranks: RankPool, is_distrib
     assert ranks.run(body, size=1) == [(True, True)]
 
 
+@pytest.mark.parametrize("form", [list, tuple, dict])
+def test_tensors_inside_of_a_restored_state_keep_their_dtypes(ranks: RankPool, form: type) -> None:
+    def body() -> object:
+        model = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+        optimizer = torch.optim.SGD(model.parameters())
+        inside = {"left": torch.full((2,), 0.1), "right": [torch.full((2,), 0.2)]}
+        optimizer.state[model.weight]["factors"] = inside if form is dict else form(inside.values())
+        state = hvd.elastic.TorchState(model, optimizer)
+        state.restore()
+        restored = optimizer.state[model.weight]["factors"]
+        left, right = restored.values() if form is dict else restored
+        return type(restored) is form, torch.equal(left, inside["left"]), torch.equal(right[0], inside["right"][0])
+
+    assert ranks.run(body, size=1) == [(True, True, True)]
+
+
 @pytest.mark.parametrize("way", ["restore", "sync", "checkpoint"])
 def test_a_learning_rate_that_several_groups_share_stays_shared(ranks: RankPool, way: str, tmp_path: Path) -> None:
     def body() -> object:
