@@ -248,10 +248,13 @@ def outline_state(state_dict: dict[str, Any]) -> dict[str, Any]:
 
     Some optimizers add values of their own, and one around another one may have a state dict of another form.
     """
-    outlined: dict[str, Any] = {name: _send_as_object(value) for name, value in state_dict.items() if name != "state"}
-    if is_usual(state_dict):
-        return {**outlined, "state": _convert(state_dict["state"], lambda _, value: _outline(value))}
-    return _send_as_object(state_dict)
+    is_whole = not is_usual(state_dict)
+    sent: dict[str, Any] = _send_as_object(
+        {name: each for name, each in state_dict.items() if is_whole or name != "state"}
+    )
+    if not is_whole:
+        sent["state"] = _convert(state_dict["state"], lambda _, value: _outline(value))
+    return sent
 
 
 def _outline(value: object) -> object:
