@@ -260,7 +260,7 @@ def test_a_batch_that_is_recorded_before_its_step_waits_for_it(communicator: Sim
     assert sampler.remaining_indices == [2, 3, 4, 5]
 
 
-def test_an_evaluation_counts_its_batches_at_once_also_beside_a_training(communicator: SimpleNamespace) -> None:
+def test_each_batch_of_an_evaluation_counts_without_a_step(communicator: SimpleNamespace) -> None:
     engine = communicator.engine = Communicator.take(0, 1)
     sampler = ElasticSampler(range(4), shuffle=False)
     for epoch in range(2):
