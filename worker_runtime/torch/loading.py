@@ -13,9 +13,10 @@ def is_usual(state_dict: Mapping[str, Any]) -> bool:
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """Load options and state, the state with its own dtypes, and options that are tensors on this rank's devices.
+    """Load the state of another rank, or of a checkpoint, whose state dict may have another form than torch's own.
 
-    torch alone would convert the state to the parameter's dtype, and leave an option on the device that it comes from.
+    Raises:
+        ValueError: the optimizer has other groups here.
     """
     if not is_usual(state_dict):
         optimizer.load_state_dict(state_dict)
@@ -27,13 +28,14 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state_dict: dict[str,
             f"the optimizer's groups have {ours} parameters here and {theirs} on the root rank; "
             "build the same optimizer on all ranks before broadcast_optimizer_state()"
         )
-    placed: dict[int, torch.Tensor] = {}
-    groups = [_place(group, own, placed) for group, own in zip(groups, own_groups, strict=True)]
-    load_checked(optimizer, {**state_dict, "param_groups": groups})
+    load_checked(optimizer, state_dict)
 
 
 def load_checked(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """Load the state of an optimizer of this kind, with its own dtypes: torch takes any, and fails at a step.
+    """Load the state of an optimizer of this kind, with its own dtypes, and tensors of options on this rank's devices.
+
+    torch alone would convert the state to the parameter's dtype, and leave an option on the device that it comes from.
+    It takes the state of any optimizer, and fails at a step.
 
     Args:
         optimizer: is to load it.
@@ -43,9 +45,14 @@ def load_checked(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -
         ValueError: a group lacks an option that it has here.
     """
     known = getattr(optimizer, "defaults", {}).keys()
-    for group, own in zip(state_dict.get("param_groups", ()), optimizer.param_groups, strict=False):
+    groups, own_groups = state_dict.get("param_groups", ()), optimizer.param_groups
+    for group, own in zip(groups, own_groups, strict=False):
         if lacking := known & own.keys() - group.keys():
             raise ValueError(f"the state has no {min(lacking)}: it is that of another optimizer")
+    if len(groups) == len(own_groups):
+        placed: dict[int, torch.Tensor] = {}
+        groups = [_place(group, own, placed) for group, own in zip(groups, own_groups, strict=True)]
+        state_dict = {**state_dict, "param_groups": groups}
     optimizer.load_state_dict(state_dict)
     keep_dtypes(optimizer, state_dict)
 

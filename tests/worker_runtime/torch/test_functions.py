@@ -10,7 +10,7 @@ import torch
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.torch.functions import allocate_state, outline_state
-from worker_runtime.torch.loading import load_optimizer_state
+from worker_runtime.torch.loading import load_checked, load_optimizer_state
 
 pytestmark = pytest.mark.devices
 
@@ -221,11 +221,12 @@ def test_state_is_allocated_on_the_devices_of_the_parameters() -> None:
     assert [device.type for device in devices] == ["cpu", "meta", "cpu", "cpu"]
 
 
-def test_options_that_are_tensors_stay_on_their_device() -> None:
+@pytest.mark.parametrize("load", [load_optimizer_state, load_checked])
+def test_options_that_are_tensors_stay_on_their_device(load: Callable[..., None]) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     optimizer.param_groups[0]["lr"] = torch.tensor(0.1, device="meta")
     groups = [{**optimizer.state_dict()["param_groups"][0], "lr": torch.tensor(0.2)}]
-    load_optimizer_state(optimizer, {"state": {}, "param_groups": groups})
+    load(optimizer, {"state": {}, "param_groups": groups})
     assert optimizer.param_groups[0]["lr"].device.type == "meta"
 
 

@@ -16,7 +16,7 @@ from worker_runtime.elastic import handlers, sampler
 from worker_runtime.elastic.copies import copy_nested
 from worker_runtime.elastic.handlers import Registry, SamplerStateHandler, Stateful
 from worker_runtime.torch.functions import broadcast_model, broadcast_optimizer_state
-from worker_runtime.torch.loading import keep_dtypes, load_optimizer_state
+from worker_runtime.torch.loading import load_checked, load_optimizer_state
 from worker_runtime.torch.optimizer import find_reducer
 from worker_runtime.torch.proxies import unwrap
 
@@ -62,9 +62,7 @@ class OptimizerStateHandler(StatefulHandler):
 
     def restore(self) -> None:
         """Load a copy of the saved state_dict, the state with its own dtypes."""
-        saved = self.copy(self._saved)
-        self.value.load_state_dict(saved)
-        keep_dtypes(unwrap(self.value), saved)
+        load_checked(self.value, self.copy(self._saved))
 
     def reset(self) -> None:
         """Clear the gradients: those of an interrupted step would be added to the next one's."""
