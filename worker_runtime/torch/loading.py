@@ -1,6 +1,6 @@
 """Loading states into optimizers and models: what torch alone would convert keeps its dtype, or is refused."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -49,11 +49,9 @@ def load_checked(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -
     for group, own in zip(groups, own_groups, strict=False):
         if lacking := known & own.keys() - group.keys():
             raise ValueError(f"the state has no {min(lacking)}: it is that of another optimizer")
-    if len(groups) == len(own_groups):
-        placed: dict[int, torch.Tensor] = {}
-        groups = [_place(group, own, placed) for group, own in zip(groups, own_groups, strict=True)]
-        state_dict = {**state_dict, "param_groups": groups}
+    own_options = [{name: each for name, each in own.items() if isinstance(each, torch.Tensor)} for own in own_groups]
     optimizer.load_state_dict(state_dict)
+    _overwrite(own_options, optimizer.param_groups)
     keep_dtypes(optimizer, state_dict)
 
 
@@ -105,10 +103,25 @@ def _keep(value: Any, converted: Any, *, is_on_device: bool) -> Any:
     return converted
 
 
-def _place(group: dict[str, Any], own: dict[str, Any], placed: dict[int, torch.Tensor]) -> dict[str, Any]:
-    """The options of a group, tensors on the devices of this rank's own; one of several groups stays one."""
-    options = dict(group)
-    for name, value in group.items():
-        if isinstance(value, torch.Tensor) and isinstance(mine := own.get(name), torch.Tensor):
-            options[name] = placed.setdefault(id(value), value.to(mine.device))
-    return options
+def _overwrite(own_options: Iterable[Mapping[str, torch.Tensor]], groups: Iterable[dict[str, Any]]) -> None:
+    """Put loaded options into the tensors that were there, which the program, a schedule or other groups may have.
+
+    Args:
+        own_options: the tensors of each group before.
+        groups: the loaded groups. What is one tensor in several of them stays one.
+    """
+    kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    taken: set[int] = set()
+    for own, group in zip(own_options, groups, strict=False):
+        for name, mine in own.items():
+            value = group.get(name)
+            if not isinstance(value, torch.Tensor):
+                continue
+            if id(value) not in kept:
+                fits = (mine.dtype, mine.shape) == (value.dtype, value.shape) and not mine.requires_grad
+                if fits and id(mine) not in taken:
+                    taken.add(id(mine))
+                    kept[id(value)] = value, mine.copy_(value)
+                else:
+                    kept[id(value)] = value, value.to(mine.device)
+            group[name] = kept[id(value)][1]

@@ -75,7 +75,8 @@ def test_tensors_inside_of_a_restored_state_keep_their_dtypes(ranks: RankPool, f
 def test_a_learning_rate_that_several_groups_share_stays_shared(ranks: RankPool, way: str, tmp_path: Path) -> None:
     def body() -> object:
         groups = [{"params": [torch.nn.Parameter(torch.ones(1))]} for _ in range(2)]
-        optimizer = torch.optim.SGD(groups, lr=torch.tensor(1.0))
+        rate = torch.tensor(1.0)  # of the program, too
+        optimizer = torch.optim.SGD(groups, lr=rate)
         state = hvd.elastic.TorchState(optimizer=optimizer)
         if way == "restore":
             state.restore()
@@ -84,7 +85,7 @@ def test_a_learning_rate_that_several_groups_share_stays_shared(ranks: RankPool,
         else:
             state.save(tmp_path)
             state.load(tmp_path)
-        optimizer.param_groups[0]["lr"].mul_(0.5)
+        rate.mul_(0.5)
         return [group["lr"].item() for group in optimizer.param_groups]
 
     assert ranks.run(body) == [[0.5, 0.5]] * 2
