@@ -35,22 +35,33 @@ def load_checked(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -
     """Load the state of an optimizer of this kind, with its own dtypes, and tensors of options on this rank's devices.
 
     torch alone would convert the state to the parameter's dtype, and leave an option on the device that it comes from.
-    It takes the state of any optimizer, and fails at a step.
+    It takes the state of any optimizer, and fails at a step. An option that an older torch did not have gets its
+    default, which torch's optimizers add while they load.
 
     Args:
-        optimizer: is to load it.
+        optimizer: the optimizer that is to load the state.
         state_dict: the state.
 
     Raises:
-        ValueError: a group lacks an option that it has here.
+        ValueError: a group lacks an option that it has here. The optimizer is as it was.
     """
+    former = dict(vars(optimizer))
     known = getattr(optimizer, "defaults", {}).keys()
-    groups, own_groups = state_dict.get("param_groups", ()), optimizer.param_groups
-    for group, own in zip(groups, own_groups, strict=False):
-        if lacking := known & own.keys() - group.keys():
-            raise ValueError(f"the state has no {min(lacking)}: it is that of another optimizer")
-    own_options = [{name: each for name, each in own.items() if isinstance(each, torch.Tensor)} for own in own_groups]
-    optimizer.load_state_dict(state_dict)
+    expected = [known & own.keys() for own in optimizer.param_groups]
+    own_options = [
+        {name: each for name, each in own.items() if isinstance(each, torch.Tensor)} for own in optimizer.param_groups
+    ]
+    missing: KeyError | None = None
+    try:
+        optimizer.load_state_dict(state_dict)
+    except KeyError as error:  # in the state of a parameter
+        missing = error
+    for names, own in zip(expected, optimizer.param_groups, strict=False):
+        if lacking := names - own.keys():
+            vars(optimizer).update(former)  # loading has put new objects into their place
+            raise ValueError(f"the state has no {min(lacking)}: it is that of another optimizer") from missing
+    if missing is not None:
+        raise missing
     _overwrite(own_options, optimizer.param_groups)
     keep_dtypes(optimizer, state_dict)
 
@@ -72,8 +83,8 @@ def keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> Non
     """Give an optimizer the loaded state with its own dtypes: torch has converted it to those of the parameters.
 
     Args:
-        optimizer: has just loaded it.
-        loaded: its state dict.
+        optimizer: the optimizer, which has just loaded the state.
+        loaded: the loaded state dict.
     """
     states = loaded.get("state", {})
     for group, own in zip(loaded.get("param_groups", ()), optimizer.param_groups, strict=False):

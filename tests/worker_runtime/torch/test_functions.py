@@ -273,13 +273,29 @@ def test_an_optimizer_without_state_has_gradients_of_zeros_afterwards(ranks: Ran
     assert ranks.run(body) == [[[0.0, 0.0], None, [1.0, 1.0]]] * 2
 
 
-def test_the_state_of_another_optimizer_is_refused_before_anything_has_changed() -> None:
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_state_of_another_optimizer_is_refused_before_anything_has_changed(momentum: float) -> None:
     weight = torch.nn.Parameter(torch.ones(2))
-    saved = torch.optim.SGD([weight], lr=0.1).state_dict()
+    weight.grad = torch.ones(2)
+    another = torch.optim.SGD([weight], lr=0.1, momentum=momentum)
+    another.step()
     optimizer = torch.optim.Adam([weight], lr=0.2)
-    with pytest.raises(ValueError, match="the state has no amsgrad: it is that of another optimizer"):
-        load_optimizer_state(optimizer, saved)
+    optimizer.step()
+    with pytest.raises(ValueError, match="the state has no betas: it is that of another optimizer"):
+        load_optimizer_state(optimizer, another.state_dict())
     assert optimizer.param_groups[0]["lr"] == 0.2
+    assert optimizer.state[weight]["step"].item() == 1
+
+
+def test_a_state_of_an_older_torch_gets_the_defaults_of_its_newer_options() -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))], lr=0.2)
+    saved = optimizer.state_dict()
+    for group in saved["param_groups"]:
+        group["lr"] = 0.1
+        del group["fused"], group["capturable"]
+    load_optimizer_state(optimizer, saved)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert optimizer.param_groups[0]["capturable"] is False
 
 
 class Counting(torch.nn.Linear):
