@@ -303,7 +303,7 @@ def find_detached(given: Mapping[str, RawValues], name: str, thing: str) -> Know
 
 
 def _find(given: Mapping[str, RawValues], name: str, jobs: Sequence[KnownJob]) -> KnownJob:
-    job = choose(str(given.get("job", "")), jobs, f"hvdrun {name}")
+    job = choose(str(given.get("job", "")), jobs, f"hvdrun {name}", "detached job")
     if job.state is JobState.ELSEWHERE:
         raise JobElsewhereError(job.name, job.record.machine, f"hvdrun {name} {job.name}")
     return job
@@ -316,7 +316,7 @@ def look_again(job: KnownJob) -> KnownJob:
         JobNotFoundError: it was removed, or its folder is not on this machine's disks.
     """
     if job.folder is None or (now := look_at(job.folder)) is None:
-        raise JobNotFoundError(job.name)
+        raise JobNotFoundError(f"job {job.name}")
     return now
 
 

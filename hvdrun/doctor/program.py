@@ -114,7 +114,7 @@ def find_objection(found: Examination, spec: JobSpec) -> str:
     if lacking := [name for name in names if "torch" not in found.hosts[name].facts.packages]:
         return f"{lacking[0]} has no torch"
     if len(names) > 1 and not found.milliseconds:
-        return "they do not reach each other"
+        return "their connections could not be measured"
     return ""
 
 

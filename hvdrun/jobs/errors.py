@@ -9,18 +9,26 @@ END_UNKNOWN = 69  # EX_UNAVAILABLE of sysexits.h; a job may end with any code, a
 
 
 class JobNotFoundError(HvdrunError):
-    """No such job of this user is known on this machine.
+    """No such job of this user is known on this machine, or none runs.
 
+    Message: no JOB of this user is known on this machine: hvdrun ps --all lists the jobs; run it where hvdrun was
+        started, as the same user.
+    Message: no detached job of this user runs on this machine: hvdrun ps --all lists the jobs; run it where hvdrun was
+        started, as the same user.
     Cause: The job has ended, or its hvdrun runs on another machine, in another container, or for another user.
     Remedy: `hvdrun ps --all` lists the jobs. Run it where hvdrun was started, as the user who started it.
+
+    Args:
+        job: what is looked for, such as "job c0ffee".
+        verb: what no such job does.
     """
 
     exit_code: ClassVar[int] = END_UNKNOWN
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, verb: str = "is known") -> None:
         super().__init__(
-            f"no {f'job {job}'.rstrip()} of this user is known on this machine: hvdrun ps --all lists the jobs; run it "
-            "where hvdrun was started, as the same user."
+            f"no {job} of this user {verb} on this machine: hvdrun ps --all lists the jobs; run it where hvdrun was "
+            "started, as the same user."
         )
 
 

@@ -125,13 +125,14 @@ def _ask(name: str) -> KnownJob | None:
     return KnownJob(record, JobState.RUNNING, pid=find_launcher(name))
 
 
-def choose(name: str, jobs: Sequence[KnownJob], example: str) -> KnownJob:
+def choose(name: str, jobs: Sequence[KnownJob], example: str, kind: str = "job") -> KnownJob:
     """The job that is meant.
 
     Args:
         name: the beginning of its name, or `last`; "" for the only one that runs.
         jobs: those that may be meant, in the order in which they began.
         example: the words before a name, for the error.
+        kind: what all these jobs are, for the error.
 
     Raises:
         JobNotFoundError, UsageError: there is none, or there are several.
@@ -143,7 +144,9 @@ def choose(name: str, jobs: Sequence[KnownJob], example: str) -> KnownJob:
     else:
         meant = [job for job in jobs if job.state is JobState.RUNNING]
     if not meant:
-        raise JobNotFoundError(name)
+        if not name:
+            raise JobNotFoundError(kind, "runs")
+        raise JobNotFoundError(kind if name == LAST else f"job {name}")
     if len(meant) > 1:
         listed = ", ".join(job.describe() for job in meant[-_NAMED_JOBS:])
         kind = f"jobs begin with {name}" if name else "jobs run on this machine"

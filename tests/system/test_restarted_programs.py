@@ -123,24 +123,29 @@ class Net(lightning.LightningModule):
         return self.net(batch[0]).square().mean()
 
     def train_dataloader(self):
-        return StatefulDataLoader(data, batch_size=8, sampler=StatefulDistributedSampler(data, seed=1))
+        sampler = StatefulDistributedSampler(data, seed=1)
+        sampler.set_epoch(self.trainer.current_epoch)
+        return StatefulDataLoader(data, batch_size=4, sampler=sampler, num_workers=1)
 
     def on_train_batch_end(self, outputs, batch, index):
-        step_is_done(self.trainer.global_step - 1, outputs["loss"])
+        if index % 2:
+            step_is_done(self.trainer.global_step - 1, outputs["loss"])
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=0.05)
 
 class Saves(ModelCheckpoint):
-    def on_train_batch_end(self, trainer, *arguments):
-        if not trainer.is_last_batch:
-            super().on_train_batch_end(trainer, *arguments)
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        accumulating = (index + 1) % trainer.accumulate_grad_batches
+        if not trainer.is_last_batch and not accumulating:
+            super().on_train_batch_end(trainer, module, outputs, batch, index)
 
 lightning.seed_everything(1)
 data = TensorDataset(torch.randn(96, 6))  # a save of each third step would be one of the last step of an epoch
 saves = Saves(dirpath="checkpoints", every_n_train_steps=3, save_last=True)
 quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 shape = {"accelerator": "cpu", "devices": 2, "num_nodes": 1, "strategy": "ddp", "use_distributed_sampler": False}
+shape["accumulate_grad_batches"] = 2
 trainer = lightning.Trainer(**shape, max_steps=STEPS, callbacks=[saves], **quiet)
 trainer.fit(Net(), ckpt_path="last")
 dist.destroy_process_group()
@@ -150,7 +155,8 @@ from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, set_seed
 from torch.utils.data import DataLoader, TensorDataset
 
-accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))
+loading = DataLoaderConfiguration(use_seedable_sampler=True)
+accelerator = Accelerator(cpu=True, dataloader_config=loading, gradient_accumulation_steps=2)
 set_seed(1)
 net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
 optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
@@ -173,7 +179,7 @@ while step < STEPS:
             scheduler.step()
             optimizer.zero_grad()
         step += 1
-        if step % 3 == 0:
+        if accelerator.sync_gradients:
             accelerator.save_state("writing")
             accelerator.wait_for_everyone()
             if accelerator.is_main_process:
@@ -258,8 +264,8 @@ def compare_with_undisturbed(hvdrun: Launcher, program: str, environment: dict[s
         elif path.name != "train.py":
             path.unlink()
 
-    # The first loss is in the first step of the second epoch of a framework.
-    victims = [(random.randrange(2), 6), (random.randrange(2), random.randrange(8, STEPS - 1))]  # noqa: S311 - no secret
+    # The first loss is in the first step of the second epoch of a framework, the second one after a save within it.
+    victims = [(random.randrange(2), 6), (random.randrange(2), random.randrange(10, STEPS - 1))]  # noqa: S311 - no secret
     words = [f"{rank},{step}" for rank, step in victims]
     killed = ("-np", "2", "--max-restarts", "2", "python", "train.py", *words)
     finished = hvdrun(*killed, environment=environment, limit_seconds=IMPORTS_SECONDS)

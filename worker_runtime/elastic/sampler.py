@@ -82,8 +82,9 @@ class ElasticSampler:
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch, with none of its samples processed. Call it on all ranks, before or after each epoch.
+        """Start an epoch, with none of its samples processed. Call it on all ranks, at the end of the epoch before.
 
+        At the beginning of an epoch, a function of `elastic.run` that begins again would repeat its samples.
         It warns of samples of the present epoch that belonged to lost ranks, and are never processed. To distribute
         them again, call `state.commit()` or `state.check_host_updates()` before.
 

@@ -124,7 +124,7 @@ def test_all_answers_are_a_success(jobs: list[JobPlaces], capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("running", "words", "code", "sentence"),
     [
-        ([], [], 69, "no job of this user is known on this machine: hvdrun ps --all"),
+        ([], [], 69, "no job of this user runs on this machine: hvdrun ps --all"),
         ([JOB], ["dead"], 69, "no job dead of this user is known on this machine: hvdrun ps --all"),
         (
             [JOB, JobPlaces("beef", 1, "x " * 90), JobPlaces("dead", 31, "")],

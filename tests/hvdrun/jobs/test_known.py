@@ -35,7 +35,15 @@ def test_several_jobs_are_named() -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "jobs"), [("dead", JOBS), ("", (ENDED,)), ("last", ())])
-def test_a_name_may_mean_no_job(name: str, jobs: tuple[KnownJob, ...]) -> None:
-    with pytest.raises(JobNotFoundError):
-        choose(name, jobs, "hvdrun wait")
+@pytest.mark.parametrize(
+    ("name", "jobs", "begin"),
+    [
+        ("dead", JOBS, "no job dead of this user is known on this machine: "),
+        ("", (ENDED,), "no detached job of this user runs on this machine: "),
+        ("last", (), "no detached job of this user is known on this machine: "),
+    ],
+)
+def test_a_name_may_mean_no_job(name: str, jobs: tuple[KnownJob, ...], begin: str) -> None:
+    with pytest.raises(JobNotFoundError) as caught:
+        choose(name, jobs, "hvdrun wait", "detached job")
+    assert str(caught.value).startswith(begin)
