@@ -190,7 +190,7 @@ def _make_spec(
                 *explain_detachment(values),
                 *described,
                 *remarks,
-                *_explain_torchrun(command, values["size"]),
+                *_explain_launcher(command, values["size"]),
             ),
         ),
     )
@@ -236,9 +236,20 @@ def starts_torchrun(command: tuple[str, ...]) -> bool:
     return name == "torchrun" or command[1:3] in {("-m", f"torch.distributed.{word}") for word in ("run", "launch")}
 
 
-def _explain_torchrun(command: tuple[str, ...], size: int) -> tuple[str, ...]:
-    """Say that several torchruns are several worlds, unless they are told of each other."""
-    if size == 1 or not starts_torchrun(command) or any(word.startswith("--nnodes") for word in command):
+def _starts_accelerate(command: tuple[str, ...]) -> bool:
+    name = command[0].rpartition("/")[2] if command else ""
+    modules = {("-m", f"accelerate.commands.{word}") for word in ("launch", "accelerate_cli")}
+    return name == "accelerate-launch" or (name, *command[1:2]) == ("accelerate", "launch") or command[1:3] in modules
+
+
+def _explain_launcher(command: tuple[str, ...], size: int) -> tuple[str, ...]:
+    """Say that several launchers make several worlds, unless torchruns are told of each other."""
+    if size == 1:
+        return ()
+    if _starts_accelerate(command):
+        remark = f"accelerate launch in each of the {size} workers may start workers that know nothing of the others"
+        return (f"{remark}: write python in its place, as in hvdrun -np {size} python train.py",)
+    if not starts_torchrun(command) or any(word.startswith("--nnodes") for word in command):
         return ()
     remark = f"each of the {size} workers starts a torchrun, which knows nothing of the others: they train alone"
     return (f"{remark}; hvdrun torchrun starts one world, and needs no -np",)

@@ -123,6 +123,23 @@ def test_a_remark_says_that_several_torchrun_commands_train_alone(words: list[st
     assert (warns("2"), warns("1")) == (is_reported, False)
 
 
+@pytest.mark.parametrize(
+    ("words", "is_reported"),
+    [
+        (["accelerate", "launch", "--num_processes", "2", "train.py"], True),
+        (["/opt/bin/accelerate-launch", "train.py"], True),
+        (["python", "-m", "accelerate.commands.launch", "train.py"], True),
+        (["accelerate", "env"], False),
+        (["python", "accelerate", "launch"], False),
+    ],
+)
+def test_a_remark_says_that_several_accelerate_launchers_train_apart(words: list[str], *, is_reported: bool) -> None:
+    def warns(size: str) -> bool:
+        return any("write python in its place" in remark for remark in read_spec(["-np", size, *words]).display.remarks)
+
+    assert (warns("2"), warns("1")) == (is_reported, False)
+
+
 def test_torchrun_after_an_option_of_hvdrun_has_to_come_first() -> None:
     with pytest.raises(UsageError, match=r"^torchrun has to be the first word, as in hvdrun torchrun "):
         read_spec(["-v", "torchrun", "--nproc-per-node", "2", "train.py"])
