@@ -149,7 +149,9 @@ class Finder(MetaPathFinder, Loader):
         if fullname not in MODULES and fullname not in UNSERVED:
             return None
         is_package = any(name.startswith(f"{fullname}.") for name in (*MODULES, *UNSERVED))
-        return ModuleSpec(fullname, self, is_package=is_package)
+        spec = ModuleSpec(fullname, self, origin=__file__, is_package=is_package)
+        spec.has_location = True  # so that the module has a `__file__`, which programs print
+        return spec
 
     def exec_module(self, module: ModuleType) -> None:
         """Import the module's submodules, and put its names into it.

@@ -77,6 +77,11 @@ def test_every_name_of_a_module_is_the_very_thing_that_the_runtime_has(name: str
     assert {each for each in there if not each.startswith("_")} <= set(getattr(module, "__all__", ()))
 
 
+@pytest.mark.parametrize("name", SERVED)
+def test_every_module_has_a_file(name: str) -> None:
+    assert Path(str(import_module(name).__file__)).is_relative_to(FOLDER)
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_name_of_the_runtime_is_offered_under_the_other_name(framework: str) -> None:
     hvd, runtime = import_module(f"horovod.{framework}"), import_module(f"worker_runtime.{framework}")
