@@ -189,11 +189,14 @@ def _tell_lost_files(before: State, state: State) -> Effects:
     if is_kept or before.number or len(before.round_hosts) != 1:
         return ()
     (host,) = before.round_hosts
-    what = f"any snapshots of {host} are lost"
-    if host in before.hosts and host in state.round_hosts:
-        why = "" if state.round_hosts == before.round_hosts else ", since the job has other hosts now"
-        what = f"any files in HVD_SNAPSHOT_DIR of {host} are gone{why}"
-    return (Log(f"{what}: the script starts from its own checkpoint", Level.WARNING, host),)
+    files, own = f"any files in HVD_SNAPSHOT_DIR of {host} are gone", "the script starts from its own checkpoint"
+    if host not in before.hosts or host not in state.round_hosts:
+        what = f"any snapshots of {host} are lost: {own}"
+    elif state.round_hosts == before.round_hosts:
+        what = f"{files}: {own}"
+    else:  # a Snapshot may still have the state
+        what = f"{files}, since the job has other hosts now"
+    return (Log(what, Level.WARNING, host),)
 
 
 def _tell(state: State, restart: Restart, what: str) -> tuple[State, Log]:

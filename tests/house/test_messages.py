@@ -26,6 +26,7 @@ from hvdrun.errors import (
     HostsFailedError,
     ScriptNotFoundError,
 )
+from hvdrun.jobs.errors import JobNotFoundError
 from hvdrun.jobs.guardian import MOST_KILLS, Attempts
 from hvdrun.network.addresses import Restriction
 from hvdrun.network.errors import NoAllowedAddressError
@@ -110,6 +111,8 @@ def show_errors_of_hvdrun() -> Iterator[str]:
     yield attempts.reason
     attempts.note_failure(is_stopping=True)
     yield attempts.reason
+    yield str(JobNotFoundError("job c0ffee"))
+    yield str(JobNotFoundError("detached job", "runs"))
     yield catch(lambda: refuse_missing_size("hvdrun -np 2 python train.py"))
     yield find_unsendable("train", lambda: sys, lambda value: value is not sys and not callable(value))
     yield find_unsendable("the fixture 'lock'", object(), lambda _: False)

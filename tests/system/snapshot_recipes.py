@@ -1,6 +1,7 @@
 """The recipes of the docs for scripts that write into HVD_SNAPSHOT_DIR, in whole scripts."""
 
 import re
+from textwrap import indent
 
 from tests.documentation import ROOT, find_blocks
 from tests.system.test_restarted_programs import COMMON, read_losses
@@ -13,7 +14,6 @@ _RARELY = ("1000", "5")  # steps, from one checkpoint on a disk to the next
 def find_recipe(word: str) -> str:
     """The block of the page that has this word, for few steps."""
     (block,) = (block for block in find_blocks(_PAGE, "py") if word in block)
-    assert _RARELY[0] in block
     return block.replace(*_RARELY)
 
 
@@ -40,9 +40,7 @@ class Net(lightning.LightningModule):
     def training_step(self, batch, index):
         return self.net(batch[0]).square().mean()
 
-    def train_dataloader(self):
-        return StatefulDataLoader(data, batch_size=8, sampler=StatefulDistributedSampler(data, seed=1))
-
+{indent(find_recipe("StatefulDataLoader"), "    ")}
     def on_train_batch_end(self, outputs, batch, index):
         step_is_done(self.trainer.global_step - 1, outputs["loss"])
 
