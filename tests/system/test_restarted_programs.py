@@ -265,7 +265,7 @@ def compare_with_undisturbed(hvdrun: Launcher, program: str, environment: dict[s
             path.unlink()
 
     # The first loss is in the first step of the second epoch of a framework, the second one after a save within it.
-    victims = [(random.randrange(2), 6), (random.randrange(2), random.randrange(9, 12))]  # noqa: S311 - no secret
+    victims = [(random.randrange(2), 6), (random.randrange(2), random.randrange(9, 11))]  # noqa: S311 - no secret
     words = [f"{rank},{step}" for rank, step in victims]
     killed = ("-np", "2", "--max-restarts", "2", "python", "train.py", *words)
     finished = hvdrun(*killed, environment=environment, limit_seconds=IMPORTS_SECONDS)
