@@ -93,8 +93,8 @@ def test_a_job_has_the_code_of_its_beginning_to_its_end(hvdrun: Launcher, instal
 
 def test_a_worker_that_imports_another_version_is_refused(hvdrun: Launcher, installed: Path) -> None:
     job = start(hvdrun, installed, "--no-prefork")
-    release = installed / "worker_runtime" / "membership" / "release.py"
-    release.write_text(release.read_text().replace(f'"{__version__}"', '"99.0"', 1))
+    version = installed / "worker_runtime" / "membership" / "version.py"
+    version.write_text(version.read_text().replace(f'"{__version__}"', '"99.0"', 1))
     kill_a_worker(hvdrun)
     sentence = "this worker imports hvdrun 99.0, and its job runs with hvdrun "
     wait_until(lambda: sentence in ask(hvdrun, "logs", job).stderr, "the refusal")

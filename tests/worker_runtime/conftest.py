@@ -33,6 +33,8 @@ def slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     descriptor = os.memfd_create("hvdrun-snapshot")
     monkeypatch.setenv("HVD_SNAPSHOT_FD", str(descriptor))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    # A test that has failed keeps its Snapshot.
+    monkeypatch.setattr("worker_runtime.torch.snapshot._OWNERS", [])
     yield descriptor
     os.close(descriptor)
 
