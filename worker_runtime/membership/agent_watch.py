@@ -97,6 +97,7 @@ def find_listener(path: Path, patience_seconds: float) -> int | None:
     deadline = time.monotonic() + patience_seconds
     while True:
         with socket.socket(socket.AF_UNIX) as caller, contextlib.suppress(OSError):  # nothing listens yet
+            caller.settimeout(0)  # a suspended agent takes no more connections than its queue has
             caller.connect(str(path))
             credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             return int(_CREDENTIALS.unpack(credentials)[0])

@@ -123,8 +123,8 @@ class FileStore:
         deadline = time.monotonic() + self._limit.total_seconds()
         while time.monotonic() < deadline:
             with contextlib.suppress(FileNotFoundError):  # rank 0 has not written it yet
-                # Another user's file is ignored.
-                if path.stat().st_uid == os.getuid():
+                # Another user's file or link is ignored.
+                if path.lstat().st_uid == os.getuid():
                     return path.read_text(encoding="utf-8")
             time.sleep(_POLL_SECONDS)
         raise MeetingError(

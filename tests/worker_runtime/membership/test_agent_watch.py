@@ -2,10 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -84,6 +85,19 @@ def test_the_kernel_shows_which_process_listens(start: Start, tmp_path: Path) ->
     agent.kill()
     agent.wait()
     assert find_listener(path, 0) is None
+
+
+def test_an_agent_that_takes_no_connection_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "agent"
+    with socket.socket(socket.AF_UNIX) as agent, ExitStack() as callers:
+        agent.bind(str(path))
+        agent.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+                caller.settimeout(0)
+                caller.connect(str(path))
+        assert find_listener(path, 0) is None
 
 
 def test_a_worker_ends_with_its_agent_and_so_does_the_shell_that_waits_for_it(start: Start, tmp_path: Path) -> None:

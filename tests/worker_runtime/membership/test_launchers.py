@@ -206,6 +206,17 @@ def test_a_rank_0_that_never_comes_is_named() -> None:
         other.await_sequencer(1)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a link of another user")
+def test_a_link_of_another_user_to_a_file_of_the_own_user_is_not_read(place: Path) -> None:
+    with job_as(0) as first, job_as(1, timedelta(seconds=0.1)) as other:
+        first.share_key(1)
+        (link,) = place.iterdir()
+        link.symlink_to(link.rename(place / "elsewhere"))
+        os.lchown(link, 1, 1)
+        with pytest.raises(MeetingError):
+            other.share_key(1)
+
+
 @pytest.mark.usefixtures("place")
 def test_generations_do_not_read_each_others_files() -> None:
     with job_as(0) as first, job_as(1, timedelta(seconds=0.1)) as other:
