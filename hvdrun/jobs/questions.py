@@ -110,8 +110,9 @@ def list_jobs() -> list[str]:
 
 
 def find_launcher(job: str) -> int | None:
-    """The pid of the hvdrun of a job; None if it has ended, or is another user's."""
+    """The pid of the hvdrun of a job; None if it has ended, is another user's, or takes no connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, contextlib.suppress(OSError):  # it has ended
+        connection.settimeout(0)  # a suspended one takes no more connections than its queue has
         connection.connect(f"\0{_name_socket(job)}")
         pid, user = _read_peer(connection)
         if user == os.geteuid():
@@ -145,7 +146,7 @@ def ask(job: str, question: Question, limit_seconds: float) -> str | None:
             chunks = []
             while chunk := connection.recv(_CHUNK_BYTES):
                 chunks.append(chunk)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):  # the latter of a full queue
             raise SilentJobError(pid) from None
         except OSError:
             return None

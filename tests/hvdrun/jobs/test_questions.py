@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from contextlib import ExitStack, suppress
 from functools import partial
 
 import pytest
@@ -55,6 +56,21 @@ def test_a_job_that_does_not_answer_is_named() -> None:
             ask(name, Question.RECORD, 0.01)
     assert caught.value.pid == os.getpid()
     assert ask(name, Question.RECORD, 0.01) is None  # it has ended
+
+
+def test_a_suspended_job_whose_queue_is_full_is_not_waited_for_and_counts_as_silent() -> None:
+    name = make_name()
+    with socket.socket(socket.AF_UNIX) as stopped, ExitStack() as callers:
+        stopped.bind(f"\0hvdrun-job/{os.geteuid()}/{name}")
+        stopped.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+                caller.settimeout(0)
+                caller.connect(stopped.getsockname())
+        assert find_launcher(name) is None
+        with pytest.raises(SilentJobError):
+            ask(name, Question.RECORD, 0.01)
 
 
 @in_loop
