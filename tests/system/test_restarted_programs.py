@@ -178,6 +178,7 @@ while step < STEPS:
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
+        step_is_done(step, loss.detach())  # before the save: rank 1 need not wait for rank 0 in the next step
         step += 1
         if accelerator.sync_gradients:
             accelerator.save_state("writing")
@@ -185,7 +186,6 @@ while step < STEPS:
             if accelerator.is_main_process:
                 os.rename("writing", f"step.{step}")
             accelerator.wait_for_everyone()
-        step_is_done(step - 1, loss.detach())
         if step == STEPS:
             break
 accelerator.end_training()
