@@ -14,6 +14,7 @@ from typing import IO, Self
 
 from hvdrun.processes.python_command import wants_torch
 from tests.system.leftovers import LeftProcess, Watch
+from tests.waiting import wait_until
 
 LIMIT_SECONDS = 60.0
 _CHUNK = 65536
@@ -29,6 +30,17 @@ class Finished:
     returncode: int
     stdout: str
     stderr: str
+
+
+def is_pending(pid: int) -> bool:
+    """Whether a signal waits for this process, which is not stopped."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    fields = dict(line.split(":\t", 1) for line in status.splitlines())
+    pending, blocked = int(fields["ShdPnd"], 16), int(fields["SigBlk"], 16)
+    return bool(pending & ~blocked) and fields["State"][0] not in "TZX"
 
 
 class Stream:
@@ -96,8 +108,12 @@ class Running:
         return self._process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Signal hvdrun alone, as `kill PID` does."""
+        """Signal hvdrun alone, as `kill PID` does.
+
+        It waits for the delivery: of two signals that wait, the kernel delivers that with the lower number first.
+        """
         self._process.send_signal(number)
+        wait_until(lambda: not is_pending(self.pid), "the delivery")
 
     def send_to_terminal(self, number: signal.Signals) -> None:
         """Signal its whole process group, as a terminal does on Ctrl-C (SIGINT) or when it is closed (SIGHUP)."""

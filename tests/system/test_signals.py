@@ -4,7 +4,6 @@ import os
 import runpy
 import shlex
 import signal
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,7 +11,7 @@ import pytest
 
 from tests.house.sources import ROOT
 from tests.lab.requirements import do_without, find_missing
-from tests.system.launcher import Launcher, Running
+from tests.system.launcher import Launcher, Running, is_pending
 from tests.system.scripts import JOIN
 from tests.system.terminal import CTRL_C, CTRL_Z, Terminal
 from tests.waiting import wait_until
@@ -137,17 +136,6 @@ def send(pids: list[int], *names: str) -> None:
             except ProcessLookupError:  # an earlier one of these signals has ended it
                 assert len(pids) > 1 or len(names) > 1
         wait_until(lambda: not any(map(is_pending, pids)), "the delivery")
-
-
-def is_pending(pid: int) -> bool:
-    """Whether a signal waits for this process, which is not stopped."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    fields = dict(line.split(":\t", 1) for line in status.splitlines())
-    pending, blocked = int(fields["ShdPnd"], 16), int(fields["SigBlk"], 16)
-    return bool(pending & ~blocked) and fields["State"][0] not in "TZX"
 
 
 def is_often(cell: Any) -> bool:
