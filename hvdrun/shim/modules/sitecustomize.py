@@ -1,7 +1,7 @@
 """Has each Python program of an executed worker answer where its main thread is, when the agent asks by a signal.
 
 Python imports this module at its start, by its name. `worker_runtime/startup/stack_handler.py` does the same for forked
-workers, and explains it. Then the user's own `sitecustomize` takes this module's index. The program may be of any
+workers, and explains it. Then the user's own `sitecustomize` takes this module's place. The program may be of any
 version of Python, and need not have hvdrun: nothing of hvdrun is imported here.
 """
 

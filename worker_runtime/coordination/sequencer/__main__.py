@@ -18,7 +18,8 @@ from contextlib import suppress
 from worker_runtime.coordination.sequencer.orders import OrderError, Orders
 from worker_runtime.coordination.sequencer.server import Server
 
-# Signals whose default ends a process, and that show no fault of it.
+# Signals whose default ends a process, and that show no fault of it: those of `hvdrun/startup/early.py`, which this
+# package must not import, and those that hvdrun passes on.
 _FOR_THE_OWNER = (
     signal.SIGINT,
     signal.SIGTERM,
