@@ -566,8 +566,11 @@ def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
     assert scene.before.is_closed
 
 
-def test_a_suspended_engine_can_report_before_its_operations_have_ended(scene: Scene) -> None:
+def test_a_suspended_engine_can_report_before_its_operations_have_ended(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What has not ended may still write: to disconnect is to wait for it."""
+    monkeypatch.setattr("worker_runtime.engine.generation.INTERRUPT_LIMIT_SECONDS", LIMIT_SECONDS)
     handle = scene.ask(scene.sum("large", *[0.0] * LARGE))
     scene.before.release(0, ranks=THREE_RANKS)
     scene.engine.await_response(handle)
