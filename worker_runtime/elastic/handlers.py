@@ -6,7 +6,7 @@ Here is what needs no framework. Each framework has handlers of its own beside, 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from worker_runtime.elastic.exchange import broadcast_object
 from worker_runtime.elastic.sampler import ElasticSampler
@@ -70,13 +70,31 @@ class StateHandler(ABC):
         self.save()
 
 
-@runtime_checkable
-class Stateful(Protocol):
-    """An object with a state_dict: learning rate schedulers, gradient scalers, averaged models."""
+class AttributeCheck(type):
+    """Makes `isinstance()` look for the attributes that a class names, which an object may forward to another one.
 
+    `isinstance()` with a Protocol does not find forwarded attributes since Python 3.12.
+    """
+
+    names: tuple[str, ...]
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return all(getattr(instance, name, None) is not None for name in cls.names)
+
+
+class Stateful(metaclass=AttributeCheck):
+    """An object with a state_dict: learning rate schedulers, gradient scalers, averaged models.
+
+    names: the attributes of such an object.
+    """
+
+    names: tuple[str, ...] = ("state_dict", "load_state_dict")
+
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return its own state, without that of the objects that it refers to."""
 
+    @abstractmethod
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load its own state, and keep its references."""
 

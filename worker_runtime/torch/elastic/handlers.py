@@ -7,7 +7,7 @@ second copy.
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, TypeGuard
 
 import torch
 from torch.utils.data import Sampler
@@ -39,17 +39,13 @@ class ModelStateHandler(StatefulHandler):
         self.save()
 
 
-@runtime_checkable
-class OptimizerLike(Stateful, Protocol):
-    """An optimizer, maybe of a class that is not derived from torch's."""
+class OptimizerLike(Stateful):
+    """An optimizer, maybe of a class that is not derived from torch's.
 
-    param_groups: list[dict[str, Any]]
+    names: the attributes of such an object.
+    """
 
-    def step(self) -> Any:
-        """Step."""
-
-    def zero_grad(self) -> None:
-        """Clear the gradients."""
+    names = (*Stateful.names, "param_groups", "step", "zero_grad")
 
 
 class OptimizerStateHandler(StatefulHandler):
