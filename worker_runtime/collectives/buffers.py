@@ -51,7 +51,7 @@ def view_memory(rows: torch.Tensor) -> memoryview:
     After `rows.numpy()`, the program could not resize its tensor.
     """
     buffer = _make_array_type(rows.nbytes).from_address(rows.data_ptr())
-    buffer.tensor = rows  # type: ignore[attr-defined]  # which has the memory
+    buffer.storage = rows.untyped_storage()  # type: ignore[attr-defined]  # the program may give the tensor another one
     return memoryview(buffer).cast("B")
 
 

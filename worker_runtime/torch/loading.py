@@ -9,7 +9,9 @@ import torch
 
 def is_usual(state_dict: Mapping[str, Any]) -> bool:
     """Whether the state dict of an optimizer has the form of torch's own, maybe with more values."""
-    return state_dict.keys() >= {"state", "param_groups"}
+    return state_dict.keys() >= {"state", "param_groups"} and all(
+        "params" in each for each in state_dict["param_groups"]
+    )
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
@@ -63,7 +65,8 @@ def load_checked(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -
     if missing is not None:
         raise missing
     _overwrite(own_options, optimizer.param_groups)
-    keep_dtypes(optimizer, state_dict)
+    if is_usual(state_dict):
+        _keep_dtypes(optimizer, state_dict)
 
 
 def refuse_other_dtypes(model: object, state_dict: Mapping[str, Any]) -> None:
@@ -79,20 +82,19 @@ def refuse_other_dtypes(model: object, state_dict: Mapping[str, Any]) -> None:
                 raise ValueError(f"{name} is of {kept.dtype} there, and of {own.dtype} here")
 
 
-def keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> None:
+def _keep_dtypes(optimizer: torch.optim.Optimizer, loaded: dict[str, Any]) -> None:
     """Give an optimizer the loaded state with its own dtypes: torch has converted it to those of the parameters.
 
     Args:
-        optimizer: the optimizer, which has just loaded the state.
+        optimizer: the optimizer, which has just loaded the state; one around another one may show no state.
         loaded: the loaded state dict.
     """
-    states = loaded.get("state", {})
-    for group, own in zip(loaded.get("param_groups", ()), optimizer.param_groups, strict=False):
+    own_states = getattr(optimizer, "state", {})
+    for group, own in zip(loaded["param_groups"], optimizer.param_groups, strict=False):
         is_on_device = own.get("capturable") or own.get("fused")
         for index, parameter in zip(group["params"], own["params"], strict=False):
-            state = states.get(index)
-            if isinstance(state, dict) and state:
-                kept = optimizer.state[parameter]
+            state, kept = loaded["state"].get(index), own_states.get(parameter)
+            if isinstance(state, dict) and kept:
                 kept |= _keep(state, dict(kept), is_on_device=bool(is_on_device))
 
 

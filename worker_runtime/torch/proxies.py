@@ -207,14 +207,14 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
             self._is_synchronized = self._is_unscaled = False
 
     @untraced
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, *args: bool, **kwargs: bool) -> None:
         """Clear the gradients. Reductions in flight are completed on all ranks, and their results discarded.
 
         Raises:
             HorovodInternalError: a reduction failed.
         """
         self._reducer.discard()
-        self._optimizer.zero_grad(set_to_none)
+        self._optimizer.zero_grad(*args, **kwargs)
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -312,9 +312,9 @@ class AdasumOptimizer(OptimizerProxy, is_ours=True):
             "skip_synchronize() has no meaning with op=Adasum, which combines steps; call step() alone"
         )
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, *args: bool, **kwargs: bool) -> None:
         """Clear the gradients."""
-        self._optimizer.zero_grad(set_to_none)
+        self._optimizer.zero_grad(*args, **kwargs)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the optimizer's state."""

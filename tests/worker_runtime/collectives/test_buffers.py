@@ -85,6 +85,13 @@ def test_a_tensor_whose_memory_was_seen_can_be_resized() -> None:
     assert x.resize_(3)[:2].tolist() == [1.0, 1.0]
 
 
+def test_the_memory_of_a_tensor_outlives_its_place_in_the_tensor() -> None:
+    x = torch.full((1000,), 7, dtype=torch.uint8)
+    view = buffers.view_memory(x)
+    x.data = torch.zeros(1, dtype=torch.uint8)
+    assert set(view) == {7}
+
+
 OVERLAPPING = [
     torch.zeros(20).as_strided(*form) for form in (((3, 3), (1, 1)), ((3, 4), (4, 2)), ((2, 1, 3), (2, 1, 1)))
 ]

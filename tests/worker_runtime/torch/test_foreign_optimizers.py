@@ -77,6 +77,17 @@ class Foreign:
         self.base.load_state_dict(state_dict)
 
 
+class Bare(Foreign):
+    """An optimizer that shows no state, and whose zero_grad() takes no argument, as those of fairseq."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.base = Counting(parameters, lr=1.0, momentum=0.5)
+
+    def zero_grad(self) -> None:  # type: ignore[override]  # as in fairseq
+        """Clear the gradients."""
+        self.base.zero_grad()
+
+
 Make = Callable[..., Any]
 MAKERS = pytest.mark.parametrize("make", [Counting, Around, Foreign])
 
@@ -152,6 +163,33 @@ def test_a_reset_clears_the_gradients(ranks: RankPool, make: Make, parameter: to
         return parameter.grad
 
     assert ranks.run(body, size=1) == [None]
+
+
+@pytest.mark.parametrize("shape", [[], ["params"]], ids=["torch's groups", "groups without parameters"])
+def test_an_optimizer_without_a_visible_state_is_restored(
+    ranks: RankPool, shape: list[str], parameter: torch.nn.Parameter
+) -> None:
+    class Shaped(Bare):
+        def state_dict(self) -> dict[str, Any]:
+            self.kept = super().state_dict()
+            groups = [{name: each for name, each in group.items() if name not in shape} for group in self.param_groups]
+            return {**self.kept, "param_groups": groups} if shape else self.kept
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            groups = self.kept["param_groups"]
+            super().load_state_dict({**state_dict, "param_groups": groups} if shape else state_dict)
+
+    def body() -> float:
+        optimizer = hvd.DistributedOptimizer(Shaped([parameter]))
+        state = hvd.elastic.TorchState(optimizer=optimizer)
+        train(parameter, optimizer)
+        state.save()
+        train(parameter, optimizer)
+        parameter.data.zero_()
+        state.restore()
+        return train(parameter, optimizer)
+
+    assert ranks.run(body, size=1) == [-3.0]  # the second step, by a momentum of 1.5
 
 
 @MAKERS
