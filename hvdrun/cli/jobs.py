@@ -19,13 +19,14 @@ from hvdrun.jobs.errors import (
     JobFolderLostError,
     JobNotFoundError,
     JobNotHereError,
+    JobNotRespondingError,
     JobRunningError,
     LauncherLostError,
     OtherContainerError,
     ResumeRefusedError,
 )
 from hvdrun.jobs.folder import JobFolder
-from hvdrun.jobs.known import LAST, JobState, KnownJob, choose, find_jobs, look_at
+from hvdrun.jobs.known import ANSWER_SECONDS, LAST, JobState, KnownJob, choose, find_jobs, look_at
 from hvdrun.jobs.known import remove as remove_folder
 from hvdrun.jobs.local_agents import find_agents
 from hvdrun.jobs.locations import find_locations
@@ -81,9 +82,7 @@ def wait(given: Mapping[str, RawValues], say: Say) -> Page:
         while job.state is JobState.RUNNING and not interrupt:
             time.sleep(_LOOK_SECONDS)
             job = look_again(job)
-    if interrupt:
-        return "", INTERRUPTED
-    return "", find_exit_code(job)
+    return "", INTERRUPTED if interrupt else find_exit_code(job)
 
 
 def stop(given: Mapping[str, RawValues], say: Say) -> Page:
@@ -105,6 +104,8 @@ def _stop_job(given: Mapping[str, RawValues], say: Say) -> Page:
     if job.state is JobState.ENDED:
         say(f"the job {job.name} has ended already, with exit code {job.exit_code}")
         return "", 0
+    if job.pid is None:
+        raise JobNotRespondingError(job.name, ANSWER_SECONDS)
     if not job.pid:
         raise OtherContainerError(job.name)
     launcher = processes.look(job.pid)
@@ -181,9 +182,7 @@ def attach(given: Mapping[str, RawValues], say: Say) -> Page:
         if reader.skip_to(_SHOWN_BYTES):
             say(f"hvdrun logs {job.name} has the output before this")
         job = _follow(job, reader, interrupt)
-    if interrupt:
-        return "", INTERRUPTED
-    return "", find_exit_code(job)
+    return "", INTERRUPTED if interrupt else find_exit_code(job)
 
 
 def remove(given: Mapping[str, RawValues], _: Say) -> Page:
@@ -384,7 +383,7 @@ def _make_row(job: KnownJob) -> tuple[str, ...]:
     elif job.state is JobState.RUNNING and not record.is_detached:
         state = "attached"
     duration = describe_seconds(job.duration_seconds) if record.begun else ""
-    return job.name, state, _tell_time(record.begun), duration, str(record.size), join_words(record.command)
+    return job.name, state, _tell_time(record.begun), duration, str(record.size or ""), join_words(record.command)
 
 
 def _tell_time(seconds: float) -> str:

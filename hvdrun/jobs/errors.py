@@ -35,17 +35,23 @@ class JobNotFoundError(HvdrunError):
 class JobNotRespondingError(HvdrunError):
     """The hvdrun of a job does not answer.
 
+    Message: the job JOB did not answer within LIMIT_SECONDS s: look whether its hvdrun, process PID, is stopped (kill
+        -CONT PID).
+    Message: the job JOB did not answer within LIMIT_SECONDS s: look whether its hvdrun is stopped (ps a, kill -CONT).
     Cause: That process is stopped, or its machine is overloaded.
-    Remedy: `kill -CONT` with the number in the message.
+    Remedy: `kill -CONT` with the number in the message, or `fg` in the terminal of the job.
+
+    Args:
+        job: its name.
+        limit_seconds: for how long it was asked.
+        pid: of its hvdrun; 0 where that takes no connection, and the pid is not known.
     """
 
     exit_code: ClassVar[int] = END_UNKNOWN
 
-    def __init__(self, job: str, limit_seconds: float, pid: int) -> None:
-        super().__init__(
-            f"the job {job} did not answer within {limit_seconds:g} s: look whether its hvdrun, process {pid}, is "
-            f"stopped (kill -CONT {pid})."
-        )
+    def __init__(self, job: str, limit_seconds: float, pid: int = 0) -> None:
+        state = f", process {pid}, is stopped (kill -CONT {pid})" if pid else " is stopped (ps a, kill -CONT)"
+        super().__init__(f"the job {job} did not answer within {limit_seconds:g} s: look whether its hvdrun{state}.")
 
 
 class JobNotRunningError(HvdrunError):

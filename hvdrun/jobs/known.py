@@ -16,7 +16,7 @@ from hvdrun.jobs.questions import Question, SilentJobError, ask, find_launcher, 
 from hvdrun.jobs.record import JobRecord, join_words
 
 LAST = "last"
-_ANSWER_SECONDS = 1.0
+ANSWER_SECONDS = 1.0
 _NAMED_JOBS = 8  # that a sentence names
 _COMMAND_WIDTH = 40
 
@@ -35,7 +35,7 @@ class KnownJob:
     """A job and its state.
 
     folder: of a detached job; None for another one.
-    pid: of its launcher; 0 where it is in another container; None where it has ended.
+    pid: of its launcher; 0 where it is in another container; None where it has ended, or takes no connection.
     exit_code: hvdrun's; None while it runs, and where nobody knows.
     ended: when it ended, in seconds since 1970; of a lost job, when it wrote last.
     seconds: how long it ran, where its end says that.
@@ -112,14 +112,14 @@ def _find_detached(locations: Locations) -> Iterator[KnownJob]:
 def _ask(name: str) -> KnownJob | None:
     """A job that has no folder in this user's locations; None if it has ended, or is another user's."""
     try:
-        document = ask(name, Question.RECORD, _ANSWER_SECONDS)
+        document = ask(name, Question.RECORD, ANSWER_SECONDS)
         if document is None:
             return None
         record = JobRecord.decode(document)
     except SilentJobError as error:
-        return KnownJob(JobRecord(name, (), begun=0.0), JobState.RUNNING, pid=error.pid or None)
+        return KnownJob(JobRecord(name, (), size=0, begun=0.0), JobState.RUNNING, pid=error.pid or None)
     except (ValueError, TypeError):  # a hvdrun of another version
-        record = JobRecord(name, (), begun=0.0)
+        record = JobRecord(name, (), size=0, begun=0.0)
     if record.folder and (job := look_at(JobFolder(Path(record.folder)))) is not None:
         return job  # another XDG_STATE_HOME has it
     return KnownJob(record, JobState.RUNNING, pid=find_launcher(name))

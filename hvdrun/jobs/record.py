@@ -33,7 +33,7 @@ class JobRecord:
     """A job of this user.
 
     job: its name. command: its words, without secrets.
-    size: how many workers it starts with. hosts: where, as far as they were named.
+    size: how many workers it starts with; 0 where it has not said it. hosts: where, as far as they were named.
     begun: when hvdrun began, in seconds since 1970.
     machine: on which hvdrun began. boot: see `read_boot`.
     is_detached: it outlives its terminal.

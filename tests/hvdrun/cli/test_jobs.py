@@ -109,14 +109,17 @@ def test_an_attached_job_keeps_nothing(monkeypatch: pytest.MonkeyPatch, capsys: 
 
     def ask(name: str, *_: object) -> str:
         if name == "f00d":
-            raise SilentJobError(1)
+            raise SilentJobError(0)
         return JobRecord(name, ("sleep", "9")).encode() if name == "c0ffee" else "{}"
 
     monkeypatch.setattr(known, "ask", ask)
     assert main(["ps"]) == 0
-    assert [row.split()[1] for row in capsys.readouterr().out.splitlines()[1:]] == ["attached"] * 3
+    known_rows = [["f00d", "attached"], ["old", "attached"]]  # neither has said when it began, nor with how many workers
+    assert [row.split() for row in capsys.readouterr().out.splitlines()[1:3]] == known_rows
     assert main(["wait", "c0"]) == 69
     assert "was started without --detach, and keeps no exit code: see its terminal" in capsys.readouterr().err
+    assert main(["stop", "f00d"]) == 69
+    assert "the job f00d did not answer within 1 s: look whether its hvdrun is stopped" in capsys.readouterr().err
 
 
 def test_the_last_job_to_stop_is_a_detached_one(
