@@ -217,7 +217,7 @@ class Job:
         self._config: AgentConfig
         self._end: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._writers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
-        self._stops = StopRequests(os.getppid(), has_guardian=continuation is not None)
+        self._stops = StopRequests(os.getppid(), has_guardian=spec.display.detach)
         self._is_suspending = False
         self._is_closing = False
         self._stdin: StdinReader | None = None

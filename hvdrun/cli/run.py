@@ -160,8 +160,9 @@ def resume_detached(folder: "JobFolder", kept: bytes) -> int:
         folder: of the job.
         kept: what the first server has kept for it.
     """
-    from hvdrun.jobs.detach import resume  # noqa: PLC0415 - few jobs are resumed
+    from hvdrun.jobs.detach import refuse_resumption, resume  # noqa: PLC0415 - few jobs are resumed
 
+    refuse_resumption(folder.job, os.environ)
     prepared, environment = pickle.loads(kept)  # noqa: S301 - the file is this user's alone
     # The ssh agent of the login that has started the job may have ended.
     present = {name: value for name, value in os.environb.items() if name == _SSH_AGENT}

@@ -38,6 +38,8 @@ _SCHEDULERS = {
 _NEXT = 2  # the number of a server that continues a job, whichever it is
 _LOOK_SECONDS = 0.1  # between two looks whether hvdrun has said something
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
+_IN_A_WORKER = "hvdrun runs in a worker of another job, which ends what its workers have started"
+_OF_A_CONTAINER = "hvdrun is the main program of this container, which ends with it"
 _STREAMS = {1: OutputStream.STDOUT, 2: OutputStream.STDERR}
 
 
@@ -79,13 +81,21 @@ def refuse_detachment(environment: Mapping[str, str]) -> None:
         if variable in environment:
             raise DetachRefusedError(reason)
     if JOB in environment:
-        raise DetachRefusedError(
-            "hvdrun runs in a worker of another job, which ends what its workers have started: leave it out"
-        )
+        raise DetachRefusedError(f"{_IN_A_WORKER}: leave it out")
     if ends_with_container():
-        raise DetachRefusedError(
-            "hvdrun is the main program of this container, which ends with it: leave it out, and detach the container"
-        )
+        raise DetachRefusedError(f"{_OF_A_CONTAINER}: leave it out, and detach the container")
+
+
+def refuse_resumption(job: str, environment: Mapping[str, str]) -> None:
+    """Refuse to resume a job where its server would end with another job or its container.
+
+    Raises:
+        ResumeRefusedError: it would.
+    """
+    if JOB in environment:
+        raise ResumeRefusedError(job, f"{_IN_A_WORKER}: resume it from a shell")
+    if ends_with_container():
+        raise ResumeRefusedError(job, f"{_OF_A_CONTAINER}: resume it from a shell there")
 
 
 def detach(record: JobRecord, work: Work, environment: Mapping[str, str], patience_seconds: float) -> int:

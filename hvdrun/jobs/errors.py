@@ -174,7 +174,8 @@ class ServersLostError(LaunchError):
 class ResumeRefusedError(HvdrunError):
     """No other server can continue a job.
 
-    Cause: The job has ended, its server runs, it has no journal, or another version of hvdrun has started it.
+    Cause: The job has ended, its server runs, it has no journal, another version of hvdrun has started it, or its next
+        server would end at once, as with the main program of a container.
     Remedy: See the reason in the sentence. A job with `--checkpoint` continues from its checkpoint when it is started
         again.
 

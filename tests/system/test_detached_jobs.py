@@ -29,6 +29,10 @@ elif sys.argv[1] == "go":
         time.sleep(0.05)
 sys.exit(int(sys.argv[2]))
 """
+NO_JOURNAL = """
+from rendezvous.journal import file_systems
+file_systems.find_shared_kind = lambda _: "NFS"
+"""
 SAVES = """
 import os, signal, time
 slot = os.environ["HVD_SLOT"]
@@ -151,10 +155,15 @@ def test_a_killed_launcher_has_an_unknown_end(hvdrun: Launcher) -> None:
     assert f"{job}  lost" in ask(hvdrun, "ps").stdout
 
 
-def test_workers_have_their_grace_when_all_processes_are_asked_to_end(hvdrun: Launcher) -> None:
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_workers_have_their_grace_when_all_processes_are_asked_to_end(hvdrun: Launcher, has_journal: bool) -> None:
     """As at the shutdown of the machine, or the end of a unit of systemd."""
     hvdrun.write("save.py", SAVES)
-    job = detach(hvdrun, "-np", "2", "--grace", "60s", "python", "save.py")
+    hvdrun.write("sitecustomize.py", "" if has_journal else NO_JOURNAL)
+    words = ("-np", "2", "--grace", "60s", "python", "save.py")
+    started = hvdrun("--detach", *words, environment={"PYTHONPATH": str(hvdrun.directory)})
+    assert ("the job ends with its server" in started.stderr) is not has_journal
+    job = started.stdout.strip()
     wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to run")
     for process in hvdrun.processes():
         kill(process.pid, signal.SIGTERM)

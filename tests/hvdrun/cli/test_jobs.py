@@ -18,6 +18,7 @@ import pytest
 from hvdrun.cli.program import main
 from hvdrun.cli.run import Prepared, resume_detached
 from hvdrun.jobs import known, locations
+from hvdrun.jobs.errors import ResumeRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.log import frame, name_log
 from hvdrun.jobs.questions import SilentJobError
@@ -114,7 +115,10 @@ def test_an_attached_job_keeps_nothing(monkeypatch: pytest.MonkeyPatch, capsys: 
 
     monkeypatch.setattr(known, "ask", ask)
     assert main(["ps"]) == 0
-    known_rows = [["f00d", "attached"], ["old", "attached"]]  # neither has said when it began, nor with how many workers
+    known_rows = [
+        ["f00d", "attached"],
+        ["old", "attached"],
+    ]  # without a time and a size
     assert [row.split() for row in capsys.readouterr().out.splitlines()[1:3]] == known_rows
     assert main(["wait", "c0"]) == 69
     assert "was started without --detach, and keeps no exit code: see its terminal" in capsys.readouterr().err
@@ -349,6 +353,17 @@ def test_resume_promises_no_more_than_a_server(
     monkeypatch.setattr("hvdrun.cli.run.resume_detached", lambda *_: 0)
     assert main(["resume", "cafe"]) == 0
     assert "has a server again: hvdrun logs cafe tells whether its workers go on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_a_job_is_not_resumed_where_its_server_would_end_soon(
+    place: Path, monkeypatch: pytest.MonkeyPatch, in_worker: bool
+) -> None:
+    monkeypatch.setattr("hvdrun.jobs.detach.ends_with_container", lambda: not in_worker)
+    if in_worker:
+        monkeypatch.setenv("HVD_JOB", "c0ffee")
+    with pytest.raises(ResumeRefusedError, match="resume it from a shell"):
+        resume_detached(make_folder(place, "cafe"), b"")
 
 
 @pytest.mark.parametrize("name", list(JOB_PROGRAMS))
