@@ -374,8 +374,8 @@ def _find_lack(state: State) -> str:
 
 
 def log_closings(state: State) -> tuple[State, Effects]:
-    """Slots or hosts were closed: for how long no worker is started there, and why."""
-    if state.blacklist is state.logged_blacklist:
+    """Slots or hosts were closed: for how long no worker is started there, and why. A restart tells its cause first."""
+    if state.blacklist is state.logged_blacklist or not (state.restart is None or state.restart.is_told):
         return state, ()
     return replace(state, logged_blacklist=state.blacklist), tuple(_describe_closings(state))
 
@@ -387,8 +387,8 @@ def _describe_closings(state: State) -> Iterator[Log]:
             cooldown = f"{recovery.forgiveness_seconds:g} s (--slot-cooldown)"
             yield Log(f"slot {slot} is closed for {cooldown}: {known.explain_closing()}")
     for host, closing in now.hosts.items():
-        if closing != before.hosts.get(host):
-            cooldown = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
+        if closing != before.hosts.get(host) and closing.until >= state.clock:
+            cooldown = f"{round(closing.until - state.clock, 1):g} s (--blacklist-cooldown-range)"
             yield Log(f"host {host} is closed for {cooldown}: {closing.reason}", host=host)
 
 
