@@ -3,7 +3,9 @@
 import os
 import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from hvdrun.allocation.found import find_allocation
@@ -284,16 +286,28 @@ def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
         size = sum(host.slots for host in listed.hosts)
     else:
         # Perhaps behind the command, as in `hvdrun python train.py -np 4`.
-        pairs = enumerate(zip(words[start:], words[start + 1 :], strict=False), start)
+        moved = _find_misplaced(words, start)
+        words, start = [*words[moved:], *words[:moved]], start + len(words) - moved
+        pairs = enumerate(pairwise(words))
         behind = next((at for at, (flag, number) in pairs if flag in _SIZES and number.isdecimal()), None)
         if behind is not None:
             size, words = int(words[behind + 1]), [*words[:behind], *words[behind + 2 :]]
+            start -= 2 * (behind < start)
 
     if words[start : start + 1] and "/" not in words[start] and (meant := suggest_interpreter(words[start])):
         words = [*words[:start], *meant.split(" ", 1), *words[start + 1 :]]
     typed = shlex.join(redact_command(words))
     is_shown = start < len(words) and typed.isprintable() and len(typed) <= LONGEST_EXAMPLE
     return f"hvdrun -np {size} {typed if is_shown else 'python train.py'}"
+
+
+def _find_misplaced(words: Sequence[str], start: int) -> int:
+    """Where hvdrun's options begin that end a command line, if -np is among them; else its end."""
+    for at in range(start + 1, len(words)):
+        with suppress(UsageError):  # the program's own options
+            if _SIZES.intersection(words[at:]) and read_words(words[at:], find_option)[1] == len(words) - at:
+                return at
+    return len(words)
 
 
 def explain_mca(settings: Sequence[tuple[str, str]]) -> tuple[str, ...]:
