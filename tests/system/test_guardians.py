@@ -128,7 +128,7 @@ def flip(path: Path) -> None:
 
 
 def test_a_server_that_is_stopped_for_longer_than_a_lease_loses_no_worker(hvdrun: Launcher) -> None:
-    job = start(hvdrun, "--lease", "1s")
+    job = start(hvdrun, "--lease", "2s")
     server = kill(find_server(hvdrun), signal.SIGSTOP)
     time.sleep(3.0)  # longer than the lease is what is tested
     kill(server, signal.SIGCONT)
@@ -151,7 +151,7 @@ def test_a_server_that_is_killed_five_times_in_a_minute_ends_the_job(hvdrun: Lau
 
 
 def test_a_job_that_no_server_can_continue_ends_with_its_workers(hvdrun: Launcher) -> None:
-    job = start(hvdrun, "--grace", "1s", "--lease", "1s")
+    job = start(hvdrun, "--grace", "1s", "--lease", "5s")
     for path in (hvdrun.state / "hvdrun" / job / "journal").glob("journal.db*"):
         path.unlink()
     kill_server(hvdrun)
@@ -162,7 +162,7 @@ def test_a_job_that_no_server_can_continue_ends_with_its_workers(hvdrun: Launche
 
 
 def test_a_job_whose_folder_was_removed_ends_by_a_notice_when_its_server_is_killed(hvdrun: Launcher) -> None:
-    job = start(hvdrun, "--server-timeout", "1s", "--lease", "1s")
+    job = start(hvdrun, "--server-timeout", "1s", "--lease", "5s")
     server = find_server(hvdrun)
     shutil.rmtree(hvdrun.state / "hvdrun" / job)
     assert job in ask(hvdrun, "ps").stdout
@@ -179,7 +179,7 @@ def test_a_clock_that_is_set_by_an_hour_ends_no_worker_and_no_limit(hvdrun: Laun
     if is_early:
         clock.set()
     hvdrun.write("count.py", COUNTS)
-    words = ("--lease", "1s", "--server-timeout", "1800s", "--outcome", "outcome.json")
+    words = ("--lease", "2s", "--server-timeout", "1800s", "--outcome", "outcome.json")
     job = detach(hvdrun, "-np", "2", *words, "python", "count.py", "0", environment=environment)
 
     def ask_then(*words: str) -> Finished:

@@ -41,7 +41,7 @@ while not os.path.exists(os.path.join(os.path.dirname(os.environ["HVD_SOCKET"]),
     time.sleep(0.02)
 open("saved", "w")
 """
-SHORT = ("--server-timeout", "2s", "--lease", "1s")
+SHORT = ("--server-timeout", "5s", "--lease", "5s")  # beside other jobs an agent may be silent for seconds
 
 
 def read(hvdrun: Launcher, *names: str) -> list[str]:
@@ -75,7 +75,7 @@ def test_the_output_of_a_detached_job_is_complete(hvdrun: Launcher) -> None:
 @pytest.mark.parametrize("is_asked", [False, True], ids=["after the server timeout", "asked to"])
 def test_workers_whose_launcher_is_killed_may_save_before_they_are_ended(hvdrun: Launcher, *, is_asked: bool) -> None:
     hvdrun.write("save.py", SAVES)
-    limits = ("--lease", "1s") if is_asked else SHORT
+    limits = ("--lease", "5s") if is_asked else SHORT
     job = detach(hvdrun, *limits, "-np", "1", "python", "save.py")
     wait_until((hvdrun.directory / "running").exists)
     kill_launcher(hvdrun)

@@ -62,8 +62,8 @@ REFUSED: dict[Callable[[str], object], list[str]] = {
     kinds.parse_slots: ["0", "65537"],
     kinds.parse_cooldown: ["999ms", "3601"],
     kinds.parse_port: ["0", "65536", "ssh"],
-    kinds.parse_path: ["", "a\0b", "~no-such-user/x"],
-    kinds.parse_path_there: ["", "~no-such-user/x"],
+    kinds.parse_path: ["", "-", "a\0b", "~no-such-user/x"],
+    kinds.parse_path_there: ["", "-", "~no-such-user/x"],
     kinds.parse_absolute_path: ["python3", "./python3", ""],
     kinds.parse_shell_command: [" "],
     kinds.parse_interfaces: [
