@@ -20,7 +20,7 @@ from worker_runtime.coordination.sequencer.server import Server
 
 # Signals whose default ends a process, and that show no fault of it: those of `hvdrun/startup/early.py`, which this
 # package must not import, and those that hvdrun passes on.
-_FOR_THE_OWNER = (
+FOR_THE_OWNER = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -43,7 +43,7 @@ _GARBAGE = 50_000  # new objects before a garbage collection: this process creat
 def main() -> int:
     """Serve until the owner has ended; return the exit code."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in _FOR_THE_OWNER:  # a scheduler signals all processes: the workers need this one while they save
+    for number in FOR_THE_OWNER:  # a scheduler signals all processes: the workers need this one while they save
         signal.signal(number, signal.SIG_IGN)
 
     if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name, and one argument

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.startup.early import STOPPING
 from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.coordination.sequencer.client import ROOT, Client, Process, exchange, serving, summing
+from worker_runtime.coordination.sequencer.__main__ import FOR_THE_OWNER
 
 LOADED = """
 import sys
@@ -82,6 +84,10 @@ def test_a_signal_that_reaches_all_processes_of_a_job_does_not_end_it(number: st
         process.popen.send_signal(signal.Signals[number])
         exchange(clients)
         assert process.end() == (0, "")
+
+
+def test_the_signals_that_end_a_job_end_its_workers_and_not_the_sequencer() -> None:
+    assert set(STOPPING) <= set(FOR_THE_OWNER)
 
 
 def test_the_sequencer_loads_no_framework_and_nothing_of_the_network_of_agents() -> None:
