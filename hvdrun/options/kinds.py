@@ -124,7 +124,7 @@ def parse_path(text: str) -> Path:
     """Read the name of a file or a folder; a leading `~`, which a shell leaves in `--flag=~/x`, is the home folder.
 
     Raises:
-        ValueError: the text is empty, or no path can have such a name, or it is `-`: other programs mean a stream by it.
+        ValueError: the text is empty, no path can have such a name, or it is `-`, which names a stream elsewhere.
     """
     if text in {"", "-"} or "\0" in text:
         raise ValueError(text)

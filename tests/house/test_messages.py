@@ -26,7 +26,7 @@ from hvdrun.errors import (
     HostsFailedError,
     ScriptNotFoundError,
 )
-from hvdrun.jobs.errors import JobNotFoundError
+from hvdrun.jobs.errors import JobNotFoundError, JobNotRespondingError
 from hvdrun.jobs.guardian import MOST_KILLS, Attempts
 from hvdrun.network.addresses import Restriction
 from hvdrun.network.errors import NoAllowedAddressError
@@ -111,6 +111,7 @@ def show_errors_of_hvdrun() -> Iterator[str]:
     yield attempts.reason
     attempts.note_failure(is_stopping=True)
     yield attempts.reason
+    yield from (str(JobNotRespondingError("c0ffee", 1.0, pid)) for pid in (12, 0))
     yield str(JobNotFoundError("job c0ffee"))
     yield str(JobNotFoundError("detached job", "runs"))
     yield catch(lambda: refuse_missing_size("hvdrun -np 2 python train.py"))

@@ -83,7 +83,7 @@ class Bare(Foreign):
     def __init__(self, parameters: Parameters) -> None:
         self.base = Counting(parameters, lr=1.0, momentum=0.5)
 
-    def zero_grad(self) -> None:  # type: ignore[override]  # as in fairseq
+    def zero_grad(self) -> None:  # type: ignore[override]  # fairseq's takes no argument
         """Clear the gradients."""
         self.base.zero_grad()
 
