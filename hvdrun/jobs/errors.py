@@ -35,9 +35,9 @@ class JobNotFoundError(HvdrunError):
 class JobNotRespondingError(HvdrunError):
     """The hvdrun of a job does not answer.
 
-    Message: the job JOB did not answer within LIMIT_SECONDS s: look whether its hvdrun, process PID, is stopped (kill
-        -CONT PID).
-    Message: the job JOB did not answer within LIMIT_SECONDS s: look whether its hvdrun is stopped (ps a, kill -CONT).
+    Message: the job JOB did not answer within SECONDS s: look whether its hvdrun, process PID, is stopped (kill -CONT
+        PID).
+    Message: the job JOB did not answer within SECONDS s: look whether its hvdrun is stopped (ps a, kill -CONT).
     Cause: That process is stopped, or its machine is overloaded.
     Remedy: `kill -CONT` with the number in the message, or `fg` in the terminal of the job.
 
