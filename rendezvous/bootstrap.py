@@ -162,18 +162,30 @@ def read_backend(environment: Mapping[str, str]) -> Backend | None:
         raise UnknownBackendError(BACKEND, name, [backend.value for backend in Backend]) from None
 
 
+HOROVOD_VARIABLES = (
+    "HOROVOD_RANK",
+    "HOROVOD_SIZE",
+    "HOROVOD_LOCAL_RANK",
+    "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_CROSS_RANK",
+    "HOROVOD_CROSS_SIZE",
+    "HOROVOD_HOSTNAME",
+    "HOROVOD_ELASTIC",
+)
+
+
 def horovod_environment(assignment: Assignment, hostname: str, *, elastic: bool) -> dict[str, str]:
     """The variables that scripts written for Horovod read."""
-    return {
-        "HOROVOD_RANK": str(assignment.rank),
-        "HOROVOD_SIZE": str(assignment.size),
-        "HOROVOD_LOCAL_RANK": str(assignment.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(assignment.local_size),
-        "HOROVOD_CROSS_RANK": str(assignment.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(assignment.cross_size),
-        "HOROVOD_HOSTNAME": hostname,
-        "HOROVOD_ELASTIC": "1" if elastic else "0",
-    }
+    numbers = (
+        assignment.rank,
+        assignment.size,
+        assignment.local_rank,
+        assignment.local_size,
+        assignment.cross_rank,
+        assignment.cross_size,
+    )
+    values = (*map(str, numbers), hostname, "1" if elastic else "0")
+    return dict(zip(HOROVOD_VARIABLES, values, strict=True))
 
 
 TORCH_VARIABLES = (

@@ -35,7 +35,7 @@ from hvdrun.spec.mapping import map_workers
 from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import Allocation, Remote
 from hvdrun.spec.suggestions import suggest_interpreter
-from rendezvous.bootstrap import JOB, TORCH_VARIABLES
+from rendezvous.bootstrap import HOROVOD_VARIABLES, JOB, TORCH_VARIABLES
 from rendezvous.core.messages import Level
 from rendezvous.core.model import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS
 
@@ -207,7 +207,8 @@ def _explain_overridden(requests: Sequence[str], spec: JobSpec) -> tuple[str, ..
     flags = [
         f"-x {name}"
         for name in named
-        if (key := os.fsencode(name)) in forwarded and (name in TORCH_VARIABLES or variables[key] != forwarded[key])
+        if (key := os.fsencode(name)) in forwarded
+        and (name in {*HOROVOD_VARIABLES, *TORCH_VARIABLES} or variables[key] != forwarded[key])
     ]
     if not flags:
         return ()

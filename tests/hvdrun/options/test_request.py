@@ -204,7 +204,7 @@ def test_the_remark_on_mca_names_options_that_replace_settings() -> None:
         ("-x HOROVOD_TIMELINE=a.json --timeline a.json", ""),
         ("-x HOROVOD_TIMELINE=a.json", ""),
         ("-x HVD_CHECK_NAN=0 --check-nan -x HOROVOD_ELASTIC=1", "-x HVD_CHECK_NAN, -x HOROVOD_ELASTIC have"),
-        ("-x MASTER_PORT=1 -x OMP_NUM_THREADS=2", "-x MASTER_PORT has"),
+        ("-x MASTER_PORT=1 -x OMP_NUM_THREADS=2 -x HOROVOD_RANK=1", "-x MASTER_PORT, -x HOROVOD_RANK have"),
         ("-x HVD_HOROVOD_SHIM=off", "-x HVD_HOROVOD_SHIM has"),
         ("-x 'RAN*'", ""),
     ],
