@@ -3,22 +3,24 @@
 The proxy passes every `isinstance` check for an MXNet optimizer. All attributes but its own are read from and written
 to the user's optimizer, so that settings of a Trainer or a Module (`rescale_grad` above all) reach it.
 
-MXNet updates weights in portions of `aggregate_num`, the first layer first, which is the worst order for averaging. So
-the proxy reports an unlimited `aggregate_num`, and gets all gradients in one call. It averages them together, the last
-layer first, and then updates in the portions of the user's optimizer.
+MXNet's `Updater` gets all gradients of a step in one call. It sorts them by dtype, and updates weights in portions of
+`aggregate_num`, the first layer first, which is the worst order for averaging. It also saves a trainer's states
+together with the optimizer, and replaces the optimizer on loading: with a proxy, a plain trainer would load the proxy,
+and a distributed one would lose it. So `keep_wrappers` replaces three methods of `Updater` when the first proxy is
+created. They average all gradients together, the last layer first, before the user's optimizer updates; and they save
+and load the user's optimizer, and keep the proxy in its place. Without a proxy they do what MXNet's methods do.
 
-MXNet's `Updater` saves a trainer's states together with the optimizer, and replaces the optimizer on loading. With a
-proxy, a plain trainer would load the proxy, and a distributed one would lose it. So `keep_wrappers` replaces two
-methods of `Updater` when the first proxy is created. They save and load the user's optimizer, and keep the proxy in its
-place. Without a proxy they do what MXNet's methods do.
+A key-value store that updates weights calls the optimizer from C, where all errors of Python are lost. The replaced
+`KVStore.set_optimizer` refuses a proxy.
 """
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import mxnet as mx
+from mxnet.kvstore import KVStore
 from mxnet.optimizer import Updater
 
 from worker_runtime.account import ACCOUNT
@@ -41,7 +43,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
     averaged ones, bit for bit the same on all ranks. `rescale_grad` keeps its effect, so `trainer.step(batch_size)`
     divides by the batch size of one worker. (Horovod ignores it with a Trainer.)
 
-    All attributes but `update`, `update_multi_precision` and `aggregate_num` are those of the wrapped optimizer.
+    All attributes but `update` and `update_multi_precision` are those of the wrapped optimizer.
     `Trainer.save_states` saves the wrapped optimizer, so that any trainer can load it, also in a single process.
     `load_states` loads what any trainer has saved, and keeps this wrapper.
 
@@ -57,7 +59,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
     Raises:
         TypeError: `optimizer` is not an MXNet optimizer, or an argument has a wrong type.
         ValueError: the factor is 0 or not finite, or `num_groups` is negative. From an update: the weights are on
-            several contexts, or `mxnet.contrib.amp` scales the loss.
+            several contexts, a key-value store updates them, or `mxnet.contrib.amp` scales the loss.
         HorovodInternalError: from an update: Horovod has not been initialized; the ranks have different gradients; or a
             reduction failed.
     """
@@ -99,24 +101,22 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
     def __reduce__(self) -> tuple[type["DistributedOptimizer"], tuple[object, ...]]:
         return type(self), (self._optimizer, self._gradient_predivide_factor, self._num_groups, self._process_set)
 
-    @property
-    def aggregate_num(self) -> int:
-        """The number of weights that one call updates: unlimited."""
-        return sys.maxsize
-
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Average gradients, then update one weight or a list of weights; see `mx.optimizer.Optimizer.update`."""
-        self._average_and_update("update", index, weight, grad, state)
+        with self.averaging(index, weight, grad):
+            self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Like `update`; float16 weights may have float32 master copies."""
-        self._average_and_update("update_multi_precision", index, weight, grad, state)
+        with self.averaging(index, weight, grad):
+            self._optimizer.update_multi_precision(index, weight, grad, state)
 
-    def _average_and_update(self, method: str, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Average, then update. MXNet updates all weights of a step in one call; single ones are no step."""
+    @contextmanager
+    def averaging(self, index: Any, weight: Any, grad: Any) -> Iterator[None]:
+        """Average, then update in the context. A list has all weights of a step; a single one is no step."""
         ACCOUNT.begin_step()
         self._average(index, weight, grad)
-        self._update_wrapped(method, index, weight, grad, state)
+        yield
         if isinstance(index, Many):
             ACCOUNT.end_step()
 
@@ -170,21 +170,6 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
         parameter = self._optimizer.param_dict.get(number)
         return str(getattr(parameter, "name", self._optimizer.idx2name.get(number, index)))
 
-    def _update_wrapped(self, method: str, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Call the wrapped optimizer's method, with as many weights at a time as it supports."""
-        update = getattr(self._optimizer, method)
-        if not isinstance(index, Many):
-            update(index, weight, grad, state)
-            return
-        portion = self._optimizer.aggregate_num
-        if portion > 0:
-            for begin in range(0, len(index), portion):
-                part = slice(begin, begin + portion)
-                update(index[part], weight[part], grad[part], state[part])
-        else:
-            for one in zip(index, weight, grad, state, strict=True):
-                update(*one)
-
     def _check_use(self, index: object, weight: mx.nd.NDArray) -> None:
         """Raise ValueError for uses that would make the workers' weights differ."""
         own = vars_of(self)
@@ -202,6 +187,21 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
                 "mxnet.contrib.amp makes a plain Trainer skip a step when the gradients of its own worker overflow, "
                 "since it checks them before they are averaged: use hvd.DistributedTrainer, where all workers skip it"
             )
+
+
+class StoreUpdatesError(ValueError):
+    """A key-value store is to update weights with a distributed optimizer.
+
+    Cause: A Trainer or a Module with a `DistributedOptimizer` has a key-value store: an object, or the default one for
+        several contexts.
+    Remedy: Pass `kvstore=None`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "DistributedOptimizer cannot update weights in a key-value store, which ignores errors, so that weights "
+            "would differ between ranks: pass kvstore=None to the Trainer or to the Module"
+        )
 
 
 # The proxy's own attributes; all others are those of the wrapped optimizer.
@@ -256,21 +256,58 @@ def find_reducer(optimizer: mx.optimizer.Optimizer, key: str) -> ArrayReducer:
 
 @cache
 def keep_wrappers() -> None:
-    """Replace two methods of MXNet's Updater, so that proxies keep their places and are never saved."""
+    """Replace three methods of MXNet's Updater, so that proxies average, keep their places, and are never saved.
+
+    And one of KVStore, so that it takes none.
+    """
+    KVStore.set_optimizer = _make_refusal(KVStore.set_optimizer)
+    Updater.__call__ = _make_caller(Updater.__call__)
     Updater.get_states = _make_getter(Updater.get_states)
     Updater.set_states = _make_setter(Updater.set_states)
+
+
+@contextmanager
+def _unwrapping(updater: Any) -> Iterator[None]:
+    """A context in which the updater has the wrapped optimizer in place of a proxy."""
+    own = updater.optimizer
+    updater.optimizer = unwrap(own)
+    try:
+        yield
+    finally:
+        updater.optimizer = own
+
+
+def _make_caller(call: Callable[[Any, Any, Any, Any], None]) -> Callable[[Any, Any, Any, Any], None]:
+    """An update that averages all gradients of a step first, where the updater has a proxy."""
+
+    def update(updater: Any, index: Any, grad: Any, weight: Any) -> None:
+        own = updater.optimizer
+        if not (isinstance(own, DistributedOptimizer) and isinstance(index, Many)):
+            call(updater, index, grad, weight)
+            return
+        with own.averaging(index, weight, grad), _unwrapping(updater):
+            call(updater, index, grad, weight)
+
+    return update
+
+
+def _make_refusal(put: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """`KVStore.set_optimizer` that refuses a proxy."""
+
+    def set_optimizer(store: Any, optimizer: mx.optimizer.Optimizer) -> None:
+        if isinstance(optimizer, DistributedOptimizer):
+            raise StoreUpdatesError
+        put(store, optimizer)
+
+    return set_optimizer
 
 
 def _make_getter(get: Callable[[Any, bool], bytes]) -> Callable[[Any, bool], bytes]:
     """`Updater.get_states` with the wrapped optimizer in place of a proxy."""
 
     def get_states(updater: Any, dump_optimizer: bool = False) -> bytes:
-        own = updater.optimizer
-        updater.optimizer = unwrap(own)
-        try:
+        with _unwrapping(updater):
             return get(updater, dump_optimizer)
-        finally:
-            updater.optimizer = own
 
     return get_states
 

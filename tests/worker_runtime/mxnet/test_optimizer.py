@@ -62,6 +62,17 @@ def test_an_optimizer_of_the_users_updates_in_its_own_way(ranks: RankPool) -> No
     assert ranks.run(body) == [([[-3.5], [-1.25]], [0, 1] * 3)] * 2
 
 
+def test_weights_of_several_dtypes_are_updated_in_their_order(ranks: RankPool) -> None:
+    """Nadam, for example, has a value that all its updates change."""
+
+    def body() -> object:
+        params = make_parameters((2,), (3,), (1,), dtypes=["float32", "float64", "float32"])
+        plain = Noting(learning_rate=0.5)
+        return subtract(make_wrapped(params, plain), params, 1), plain.calls
+
+    assert ranks.run(body) == [([[-0.5]] * 3, [0, 1, 2])] * 2
+
+
 def test_weights_that_are_updated_one_by_one_find_each_other_by_their_index(ranks: RankPool) -> None:
     """Each rank has both updates in flight together, begun in an order of its own."""
 
@@ -171,6 +182,23 @@ def test_the_error_for_several_contexts_says_what_to_do(ranks: RankPool) -> None
             trainer.step(1)
 
     ranks.run(body)
+
+
+@pytest.mark.parametrize("contexts", [1, 2])
+def test_a_key_value_store_is_refused_before_it_updates_weights(ranks: RankPool, contexts: int) -> None:
+    """It would ignore the errors of a step: a worker would train on with other weights than the others."""
+
+    def body() -> None:
+        net = make_net([mx.cpu(number) for number in range(contexts)])
+        optimizer = hvd.DistributedOptimizer(make_optimizer("sgd"))
+        store = "device" if contexts > 1 else mx.kv.create("local")
+        trainer = mx.gluon.Trainer(net.collect_params(), optimizer, kvstore=store)
+        with pytest.raises(ValueError, match=r"ignores errors.*pass kvstore=None"):
+            trainer.step(1)
+        plain = mx.kv.create("local")
+        plain.set_optimizer(make_optimizer("sgd"))
+
+    ranks.run(body, size=1)
 
 
 def test_wrapping_again_replaces_the_first_wrapping() -> None:
