@@ -256,10 +256,7 @@ def find_reducer(optimizer: mx.optimizer.Optimizer, key: str) -> ArrayReducer:
 
 @cache
 def keep_wrappers() -> None:
-    """Replace three methods of MXNet's Updater, so that proxies average, keep their places, and are never saved.
-
-    And one of KVStore, so that it takes none.
-    """
+    """Replace methods of MXNet, so that proxies average, keep their places, and are neither saved nor in a store."""
     KVStore.set_optimizer = _make_refusal(KVStore.set_optimizer)
     Updater.__call__ = _make_caller(Updater.__call__)
     Updater.get_states = _make_getter(Updater.get_states)
@@ -278,7 +275,7 @@ def _unwrapping(updater: Any) -> Iterator[None]:
 
 
 def _make_caller(call: Callable[[Any, Any, Any, Any], None]) -> Callable[[Any, Any, Any, Any], None]:
-    """An update that averages all gradients of a step first, where the updater has a proxy."""
+    """`Updater.__call__` that averages all gradients of a step first, where the updater has a proxy."""
 
     def update(updater: Any, index: Any, grad: Any, weight: Any) -> None:
         own = updater.optimizer

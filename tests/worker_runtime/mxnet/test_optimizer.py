@@ -186,7 +186,7 @@ def test_the_error_for_several_contexts_says_what_to_do(ranks: RankPool) -> None
 
 @pytest.mark.parametrize("contexts", [1, 2])
 def test_a_key_value_store_is_refused_before_it_updates_weights(ranks: RankPool, contexts: int) -> None:
-    """It would ignore the errors of a step: a worker would train on with other weights than the others."""
+    """A store ignores the errors of a step: a worker would train on with other weights than the others."""
 
     def body() -> None:
         net = make_net([mx.cpu(number) for number in range(contexts)])
