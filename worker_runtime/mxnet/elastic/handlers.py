@@ -137,7 +137,8 @@ def _forget_gradient(parameter: mx.gluon.Parameter) -> None:
     for array in list_arrays(parameter):
         array._fresh_grad = False  # noqa: SLF001 - MXNet's only way to say it
     if parameter.grad_req == "add":
-        parameter.zero_grad()
+        for gradient in parameter.list_grad():
+            gradient[:] = 0  # zero_grad() refuses arrays of mx.np
 
 
 def _initialize_again(parameter: mx.gluon.Parameter, how: tuple[Any, ...]) -> None:

@@ -160,18 +160,21 @@ def test_changes_since_a_commit_before_the_first_forward_are_gone(
     assert set(np.ravel(first[1]["net_batchnorm0_running_var"])) == {1.0}
 
 
+@pytest.mark.parametrize("is_numpy", [False, True])
 @pytest.mark.parametrize("after", ["restore", "reset"])  # workers join, too, in the middle of an accumulation
-def test_gradients_that_accumulate_begin_anew_with_the_function(ranks: RankPool, after: str) -> None:
+def test_gradients_that_accumulate_begin_anew_with_the_function(ranks: RankPool, after: str, *, is_numpy: bool) -> None:
+    @mx.util.use_np if is_numpy else lambda function: function
     def body() -> None:
         net, trainer = make_training(0)
         net.collect_params().setattr("grad_req", "add")
         state = hvd.elastic.GluonState(net=net, trainer=trainer)
+        values = np.arange(np.prod(INPUT)).reshape(INPUT)
         with mx.autograd.record():
-            loss = net(mx.nd.arange(np.prod(INPUT)).reshape(INPUT)).square()
+            loss = net((mx.np if is_numpy else mx.nd).array(values, dtype="float32")) ** 2
         loss.backward()
 
         def measure() -> float:
-            return sum(each.grad().abs().sum().asscalar() for each in trainer._params if each._grad)
+            return sum(np.abs(each.grad().asnumpy()).sum() for each in trainer._params if each._grad)
 
         assert measure() > 0
         getattr(state, after)()
