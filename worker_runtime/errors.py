@@ -543,7 +543,8 @@ class SnapshotError(RuntimeError):
     Message: NAME cannot be in a Snapshot: CLASS lies on several ranks, and no rank has all of it; write checkpoints
         instead
     Cause: FSDP, tensor parallelism, ZeRO or DeepSpeed divide the state among the ranks.
-    Remedy: Write checkpoints with torch.distributed.checkpoint.
+    Remedy: Give an object that [gathers it](../tutorials/ddp.md#shards), or write checkpoints with
+        torch.distributed.checkpoint.
 
     Message: NAME is a CONTAINER with an object of the class CLASS, which has a state_dict: give each such object a name
         of its own

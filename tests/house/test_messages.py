@@ -162,6 +162,8 @@ def show_errors_of_workers() -> Iterator[str]:
     yield str(NotInitializedError())
     operations = importlib.import_module("worker_runtime.collectives.tensor_operation")
     yield catch(lambda: operations.check_tensor("allreduce.loss", [1]))
+    sharding = importlib.import_module("worker_runtime.torch.sharding")
+    yield sharding._PARTS.format("DistributedOptimizer", "DTensor")
     for has_ended in (False, True):
         yield SequencerError(Endpoint("server1", 1), "Connection refused", has_ended=has_ended).cause
     yield show_not_finite()
@@ -179,9 +181,10 @@ def show_not_finite() -> str:
 
 def show_snapshots() -> Iterator[str]:
     snapshot = importlib.import_module("worker_runtime.torch.snapshot")
-    yield snapshot._REFUSAL.format("model", "DTensor")
-    yield snapshot._HIDDEN.format("models", "list", "Linear")
-    yield snapshot._TRAINED.format("weight")
+    snapshot_values = importlib.import_module("worker_runtime.torch.snapshot_values")
+    yield snapshot_values.SHARDED.format("model", "DTensor")
+    yield snapshot_values.HIDDEN.format("models", "list", "Linear")
+    yield snapshot_values.TRAINED.format("weight")
     yield snapshot._CHANGED.format("scheduler")
     yield snapshot._UNBEGUN
     yield snapshot._SECOND

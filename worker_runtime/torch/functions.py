@@ -25,7 +25,8 @@ from worker_runtime.errors import ShapelessParameterError, WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction.bucket import find_dtype
 from worker_runtime.torch.loading import is_usual, load_optimizer_state
-from worker_runtime.torch.proxies import check_optimizer, unwrap
+from worker_runtime.torch.proxies import check_optimizer, list_parameters, unwrap
+from worker_runtime.torch.sharding import refuse_parts
 
 _PAIR = 2
 _STATE = "broadcast_optimizer_state"
@@ -59,6 +60,7 @@ def broadcast_parameters(
         for call, _ in calls:
             all_calls.enter_context(call.preparing())
         tensors = _check_tensors(named)
+        refuse_parts("broadcast_parameters", tensors, process_set)
         operations = [Broadcast((tensor,), root_rank, call.among, call.name, (tensor,)) for call, tensor in calls]
     increment_version(tensors)
     engine = RUNTIME.engine
@@ -128,6 +130,7 @@ def broadcast_optimizer_state(
         root_rank = read_root(_STATE, root_rank, call.among.ranks)
         is_root = call.among.rank == root_rank
         plain = unwrap(optimizer)
+        refuse_parts(_STATE, (parameter for _, parameter in list_parameters(plain, {})), process_set)
         own = plain.state_dict()
         note = _describe(plain)
         root_outline = None

@@ -33,6 +33,7 @@ from worker_runtime.torch.proxies import (
     read_passes,
     unwrap,
 )
+from worker_runtime.torch.sharding import refuse_parts
 
 # Horovod's names of the classes, which programs import for annotations and isinstance().
 _DistributedOptimizer, _DistributedAdasumOptimizer = AllreduceOptimizer, AdasumOptimizer
@@ -130,6 +131,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
         raise NotImplementedError("op=Adasum is supported only in the global process set; leave process_set out")
     plain = unwrap(optimizer)
     names = read_names(plain, named_parameters)
+    refuse_parts(_TITLE, (parameter for _, parameter in list_parameters(plain, names)), process_set)
     attributes: dict[str, Any] = {
         "_names": names,
         "_compression": compression,

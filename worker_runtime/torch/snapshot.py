@@ -17,7 +17,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_runtime.elastic.handlers import Stateful
-from worker_runtime.elastic.parts import list_parts
 from worker_runtime.errors import SnapshotError
 from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY, read_may_restart
 from worker_runtime.snapshots.choice import Summary, choose, describe_choice, find_difference
@@ -33,16 +32,13 @@ from worker_runtime.snapshots.random_states import (
     pack_random_states,
     restore_packed,
 )
-from worker_runtime.snapshots.sharded import find_any_sharded
 from worker_runtime.snapshots.trained import measure
 from worker_runtime.torch.loading import load_checked, refuse_other_dtypes
+from worker_runtime.torch.snapshot_values import SHARDED, refuse_unfit
 
 _RESERVED = frozenset({"restore", "save"})
 _LONGEST_CAUSE = 400  # characters of an error's text
-_REFUSAL = "{} cannot be in a Snapshot: {} lies on several ranks, and no rank has all of it; write checkpoints instead"
-_HIDDEN = "{} is a {} with an object of the class {}, which has a state_dict: give each such object a name of its own"
 _SHORTAGE = "two copies of the state need {} on each host, and {}: use a host with more memory, or no Snapshot"
-_TRAINED = "{} is or has a tensor that requires gradients, and restore() would make another one: give its module"
 _CHANGED = (
     "{} is an object with a state_dict before restore() or after it, not both: assign the object before restore()"
 )
@@ -86,8 +82,7 @@ class Snapshot:
         if not isinstance(every, int) or every < 1:
             raise SnapshotError(f"every is {every!r}: give the number of calls of save() of which one saves, 1 or more")
         for name, value in self._values.items():
-            _refuse_sharded(name, find_any_sharded(value))
-            _refuse_hidden(name, value)
+            refuse_unfit(name, value)
 
         self._every = every
         self._writer = None
@@ -109,7 +104,7 @@ class Snapshot:
         self._round = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self._has_begun = False  # by a call of restore()
         self._number = 0  # of calls of save(), those before a restore included
-        self._measure = b""  # at the first save after a restore
+        self._measure: bytes | None = None  # at the first save after a restore
         self._pid = os.getpid()
         self._memory = _open_memory(self, self._rank)
         # A rank without memory, on a host that has no more files, say, continues from that of the others.
@@ -127,8 +122,7 @@ class Snapshot:
         if name.startswith("_"):
             super().__setattr__(name, value)
         elif name in self._values:
-            _refuse_sharded(name, find_any_sharded(value))
-            _refuse_hidden(name, value)
+            refuse_unfit(name, value)
             if self._has_begun and isinstance(value, Stateful) is not isinstance(self._values[name], Stateful):
                 raise SnapshotError(_CHANGED.format(name))  # the next round has the former kind, and cannot load this
             self._values[name] = value
@@ -178,7 +172,7 @@ class Snapshot:
         if as_rank in known:
             restore_packed(known[as_rank])
         self._values |= choose_generators(fresh, known, as_rank)
-        self._origin, self._newest, self._measure = choice.key, choice.key, b""
+        self._origin, self._newest, self._measure = choice.key, choice.key, None
         self._number = choice.key.number
         if self._rank == 0:
             _tell(describe_choice(choice))
@@ -202,11 +196,22 @@ class Snapshot:
             self._pace.keep()
         key = Key(self._round, self._number)
         with _without_collections():
-            self._measure = self._measure or measure(self._values.values())
+            if self._measure is None:
+                for name, value in self._values.items():
+                    refuse_unfit(name, value)  # a model may be sharded after restore()
+                self._measure = measure(self._values.values())
             random = pack_random_states(find_generators(self._values))
             self._memory.write_random(key, self._origin, self._rank, self._size, random, measure=self._measure)
             if self._keeps_state:
                 self._save_state(self._memory, key)
+            else:
+                self._join_collectives()
+
+    def _join_collectives(self) -> None:
+        """Call each state_dict of the program's own: it may gather from all ranks, as torch's get_state_dict() does."""
+        for value in self._values.values():
+            if isinstance(value, Stateful) and not isinstance(value, torch.nn.Module | torch.optim.Optimizer):
+                value.state_dict()
 
     def _save_state(self, memory: SnapshotMemory, key: Key) -> None:
         """Keep the state of this host, in place of the older of the two."""
@@ -216,7 +221,7 @@ class Snapshot:
             known = (each.known for each in self._states.values() if each.known is not None)
             description, tensors = self._packer.pack(states, known)
         except ShardedStateError as error:
-            raise SnapshotError(_REFUSAL.format("a value", error.kind)) from None
+            raise SnapshotError(SHARDED.format("a value", error.kind)) from None
         except Exception as error:
             name = find_unpicklable(self._values)
             raise SnapshotError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
@@ -376,22 +381,6 @@ def _unwrap(value: Any) -> Any:
     if isinstance(value, DistributedDataParallel):
         return value.module
     return value
-
-
-def _refuse_sharded(name: str, kind: str | None) -> None:
-    if kind is not None:
-        raise SnapshotError(_REFUSAL.format(name, kind))
-
-
-def _refuse_hidden(name: str, value: Any) -> None:
-    """Refuse a container of modules, say: `restore()` would make others, and not load the state into these."""
-    if isinstance(value, Stateful):
-        return
-    for parent, part in list_parts(value, opens_objects=True):
-        if isinstance(part, Stateful):
-            raise SnapshotError(_HIDDEN.format(name, type(parent).__name__, type(part).__name__))
-        if isinstance(part, torch.Tensor) and part.is_leaf and part.requires_grad:
-            raise SnapshotError(_TRAINED.format(name))
 
 
 def _tell(sentence: str) -> None:

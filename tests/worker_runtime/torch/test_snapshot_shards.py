@@ -66,6 +66,51 @@ def test_objects_that_lie_on_several_ranks_are_refused_by_name(make: Any, name: 
         Snapshot(**given)
 
 
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
+@pytest.mark.usefixtures("alone", "slot")
+@pytest.mark.parametrize(("wrap", "name"), [(fully_shard, "FSDPModule"), (shard, "FlatParameter")])
+@pytest.mark.parametrize("local_rank", ["0", "1"])
+def test_a_model_that_is_sharded_after_restore_is_refused(
+    wrap: Any, name: str, local_rank: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    model = torch.nn.Linear(2, 2)
+    kept = Snapshot(model=model)
+    assert not kept.restore()
+    wrap(model)
+    with pytest.raises(SnapshotError, match=f"model cannot be in a Snapshot: {name}.* lies on several ranks"):
+        kept.save()
+
+
+class Gathering:
+    """An object whose state_dict calls a collective, as of one that gathers a model of several ranks."""
+
+    def __init__(self) -> None:
+        self.gathered = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Count the calls."""
+        self.gathered += 1
+        return {"gathered": self.gathered}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Unused."""
+
+
+@pytest.mark.usefixtures("slot")
+@pytest.mark.parametrize("local_rank", ["0", "1"])
+def test_a_state_that_is_gathered_from_all_ranks_is_asked_for_on_each(
+    local_rank: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    gathering = Gathering()
+    kept = Snapshot(app=gathering, every=2)
+    assert not kept.restore()
+    for _ in range(4):
+        kept.save()
+    assert gathering.gathered == 2
+
+
 class DeepSpeedEngine(torch.nn.Module):
     """As the class of that name."""
 
