@@ -190,6 +190,43 @@ while step < STEPS:
             break
 accelerator.end_training()
 """
+FABRIC = """
+import lightning
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+fabric = lightning.Fabric(accelerator="cpu", devices=2, num_nodes=1, strategy="ddp")
+fabric.launch()
+fabric.seed_everything(1)
+data = TensorDataset(torch.randn(96, 6))
+net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+model, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters(), lr=0.05))
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.5)
+sampler = DistributedSampler(data, seed=1)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "step": 0}
+if os.path.exists("checkpoint"):
+    fabric.load("checkpoint", state)
+while state["step"] < STEPS:
+    epoch, done = divmod(state["step"], len(loader))
+    sampler.set_epoch(epoch)
+    for (batch,) in [*loader][done:]:
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        fabric.backward(loss)
+        optimizer.step()
+        scheduler.step()
+        state["step"] += 1
+        if state["step"] % 3 == 0:
+            fabric.save("writing", state)
+            if fabric.is_global_zero:
+                os.rename("writing", "checkpoint")
+            fabric.barrier()
+        step_is_done(state["step"] - 1, loss.detach())
+        if state["step"] == STEPS:
+            break
+fabric.barrier()
+dist.destroy_process_group()
+"""
 TRAINER = """
 from pathlib import Path
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
@@ -223,7 +260,7 @@ trainer.train(resume_from_checkpoint=str(newest) if newest else None)
 dist.destroy_process_group()
 """
 PROGRAMS = {"fully_shard and torch.distributed.checkpoint": FSDP, "DDP that accumulates": ACCUMULATING}
-FRAMEWORKS = {"Lightning": LIGHTNING, "accelerate": ACCELERATE, "Trainer": TRAINER}
+FRAMEWORKS = {"Lightning": LIGHTNING, "Fabric": FABRIC, "accelerate": ACCELERATE, "Trainer": TRAINER}
 PACKAGES = ("lightning>=2.6,<3", "accelerate>=1,<2", "transformers>=5,<6", "torchdata>=0.11,<1")
 
 
