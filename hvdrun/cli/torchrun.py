@@ -10,7 +10,7 @@ from hvdrun.options.option import RawValues
 from hvdrun.options.pages import describe, render_help
 from hvdrun.options.request import make_job
 from hvdrun.options.table import BY_DEST
-from hvdrun.options.torchrun import OPTIONS, check_slots, parse, translate
+from hvdrun.options.torchrun import OPTIONS, check_slots, note_variables, parse, translate
 from hvdrun.spec.jobspec import JobSpec
 
 ABOUT = (
@@ -44,7 +44,8 @@ def read_request(words: Sequence[str], environment: Mapping[str, str] = os.envir
 
     if only_shows:
         return compose_line(meant.given, meant.command)
-    return replace(spec, display=replace(spec.display, remarks=(*meant.remarks, *spec.display.remarks)))
+    remarks = (*meant.remarks, *note_variables(typed, environment), *spec.display.remarks)
+    return replace(spec, display=replace(spec.display, remarks=remarks))
 
 
 def compose_line(given: Mapping[str, RawValues], command: Sequence[str]) -> str:

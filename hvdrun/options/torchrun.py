@@ -1,6 +1,6 @@
 """All options of torchrun, in its own order, and what each means for hvdrun.
 
-torchrun's variables (PET_NNODES and so on) are not read.
+torchrun's variables (PET_NNODES and so on) are not read, which a remark says.
 """
 
 import os
@@ -92,6 +92,7 @@ _STREAMS_KIND = Kind(parse_streams, "STREAMS", "0, 1, 2 or 3, or one of them for
 _METHOD = Kind(StartMethod, "METHOD", "spawn, fork or forkserver")
 _NUMA = Kind(NumaBinding, "WHAT", "node, socket, exclusive or core-complex")
 
+_VARIABLES = "hvdrun reads torchrun's options from the command line alone"
 _OWN_WAY = "hvdrun connects, starts and watches the workers by itself"
 _OWN_SIGNALS = "SIGTERM, SIGINT and SIGHUP end the job, SIGUSR1 goes to the workers"
 _ALL_SHOWN = "all workers' lines are shown, and grep -F '[0]' selects those of rank 0"
@@ -208,6 +209,14 @@ def translate(
     if "hosts" in meant:
         check_slots(parse_hosts(str(meant["hosts"])).hosts, per_node)
     return Request(given | meant, command, remarks, most, per_node)
+
+
+def note_variables(typed: Sequence[Typed], environment: Mapping[str, str]) -> list[str]:
+    """A remark on the variables that would give torchrun options which the command line does not give."""
+    given = {flag for each in typed for flag in each.option.flags}
+    names = {f"PET_{flag[2:].replace('-', '_').upper()}": flag for flag in BY_FLAG if flag[:2] == "--"}
+    found = [name for name, flag in names.items() if name in environment and flag not in given]
+    return [explain_no_effect(found, _VARIABLES)] if found else []
 
 
 def count_workers(asked: int | Device, count_gpus: Callable[[], int]) -> int:

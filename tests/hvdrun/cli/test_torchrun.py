@@ -42,6 +42,14 @@ def test_hosts_may_be_those_of_an_allocation(tmp_path: Path) -> None:
     assert next(remark.split()[0] for remark in spec.display.remarks) == "--rdzv-id"
 
 
+def test_a_remark_names_the_variables_of_torchrun_that_are_not_read() -> None:
+    environment = {"PET_NPROC_PER_NODE": "4", "PET_MAX_RESTARTS": "1", "PET_NNODES": "1", "PET_OTHER": "1"}
+    spec = read_job("--max-restarts 2 train.py", environment)
+    (remark,) = spec.display.remarks
+    assert remark.startswith("PET_NNODES, PET_NPROC_PER_NODE have no effect: hvdrun reads torchrun's options from the ")
+    assert read_job("train.py", {"PET_OTHER": "1"}).display.remarks == ()
+
+
 def test_a_hostfile_gives_each_host_as_many_slots_as_torchrun_starts_workers(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("a slots=4\nb slots=4\n", encoding="utf-8")
