@@ -1,10 +1,12 @@
 """Objects that lie on several ranks, so that no rank can save all of them. They are recognized by the names of classes.
 
-Nothing is imported for that: a program that has such an object has imported its class.
+Nothing more is imported for that: a program that has such an object has imported its class.
 """
 
 from collections.abc import Iterable
 from typing import Any
+
+import torch
 
 # A class's name, and the package in which it is.
 _SHARDED = {
@@ -20,6 +22,9 @@ _SHARDED = {
     "DeepSpeedZeroOptimizer": "deepspeed",
 }
 
+# Each rank counts its own samples in these. Within a model they are left alone: the training does not depend on them.
+_METRICS = frozenset({"Metric", "MetricCollection"}), ("torchmetrics", "torcheval")
+
 
 def find_sharded(value: Any) -> str | None:
     """The name of the class by which this object lies on several ranks; None if it does not."""
@@ -34,9 +39,12 @@ def find_sharded(value: Any) -> str | None:
 
 def find_any_sharded(value: Any) -> str | None:
     """The first result of `find_sharded` for a module or optimizer and its parts; None if there is none."""
+    names, packages = _METRICS
+    if any(kind.__name__ in names and kind.__module__.startswith(packages) for kind in type(value).__mro__):
+        return type(value).__name__
     parts: list[Iterable[Any]] = [[value]]
-    if hasattr(value, "named_modules"):
+    if isinstance(value, torch.nn.Module):
         parts += [value.modules(), value.parameters(), value.buffers()]
-    if hasattr(value, "param_groups"):
-        parts += [group["params"] for group in value.param_groups]
+    if isinstance(groups := getattr(value, "param_groups", None), list):  # another object may have all names
+        parts += [group["params"] for group in groups]
     return next((kind for part in parts for each in part if (kind := find_sharded(each)) is not None), None)

@@ -190,7 +190,10 @@ class Snapshot:
         if not self._has_begun:
             raise SnapshotError(_UNBEGUN)
         self._number += 1
-        if self._memory is None or self._number % self._every:
+        if self._number % self._every:
+            return
+        if self._memory is None:
+            self._join_collectives()
             return
         if not self._keeps_state:
             self._pace.keep()

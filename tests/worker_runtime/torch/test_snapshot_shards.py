@@ -97,6 +97,16 @@ class Gathering:
         """Unused."""
 
 
+def test_a_rank_without_memory_takes_part_in_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVD_JOB", "job")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    gathering = Gathering()
+    kept = Snapshot(app=gathering)
+    assert not kept.restore()
+    kept.save()
+    assert gathering.gathered == 1
+
+
 @pytest.mark.usefixtures("slot")
 @pytest.mark.parametrize("local_rank", ["0", "1"])
 def test_a_state_that_is_gathered_from_all_ranks_is_asked_for_on_each(
@@ -109,6 +119,37 @@ def test_a_state_that_is_gathered_from_all_ranks_is_asked_for_on_each(
     for _ in range(4):
         kept.save()
     assert gathering.gathered == 2
+
+
+class Dynamic(Gathering):
+    """An object that makes an attribute of each name, as a metric of ignite does."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: name
+
+
+@pytest.mark.usefixtures("slot")
+def test_an_object_with_attributes_of_all_names_is_kept() -> None:
+    kept = Snapshot(metric=Dynamic())
+    assert not kept.restore()
+    kept.save()
+
+
+class Metric(torch.nn.Module):
+    """As the class of that name."""
+
+
+Metric.__module__ = "torchmetrics.metric"
+
+
+class Accuracy(Metric):
+    """One of that class."""
+
+
+def test_a_metric_is_refused_by_name_but_not_within_a_model() -> None:
+    with pytest.raises(SnapshotError, match="accuracy cannot be in a Snapshot: Accuracy lies on several ranks"):
+        Snapshot(accuracy=Accuracy())
+    Snapshot(model=torch.nn.Sequential(torch.nn.Linear(2, 2), Accuracy()))
 
 
 class DeepSpeedEngine(torch.nn.Module):
