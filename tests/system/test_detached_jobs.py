@@ -1,7 +1,6 @@
 """A job that outlives its terminal: its start, its end, and its exit code as `hvdrun wait` tells it later."""
 
 import contextlib
-import os
 import re
 import shutil
 import signal
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.cli.completion import PROGRAMS
 from tests.system.detached import ask, detach, kill_launcher
 from tests.system.launcher import Finished, Launcher
 from tests.system.roles import kill
@@ -274,14 +272,3 @@ def test_logs_follow_over_all_files_of_the_log(hvdrun: Launcher) -> None:
     ended = following.wait(200)
     assert ended.stdout == "".join(f"[0] {number}\n" for number in range(700000))
     assert len(list(hvdrun.state.glob("hvdrun/*/log.*"))) > 1
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_is_one_only_as_the_first_word(hvdrun: Launcher, name: str, tmp_path: Path) -> None:
-    program = tmp_path / name
-    program.write_text("#!/bin/sh\necho the command $0\n")
-    program.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}{os.pathsep}{hvdrun.environment()['PATH']}"}
-    for words in (["-np", "1", name], ["-np", "1", "--", name]):
-        ran = hvdrun(*words, environment=environment)
-        assert (ran.returncode, ran.stdout) == (0, f"[0] the command {program}\n")

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from hvdrun.cli.completion import PROGRAMS
 from hvdrun.cli.program import main, read_spec
 from hvdrun.console import Console, Page
 from hvdrun.errors import HostsFailedError, LaunchError, UsageError
@@ -66,6 +67,24 @@ def test_each_spelling_of_an_option_is_read(
     monkeypatch.chdir(tmp_path)
     size = [] if name == "size" else ["-np", "1"]
     assert read_field(read_spec([*size, *words, "true"]), name) == value
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("options", [["-np", "1"], ["-np", "1", "--"]], ids=["options", "dashes"])
+def test_a_program_is_one_only_as_the_first_word(
+    options: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_text("#!/bin/sh\n")
+    (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    launched: list[JobSpec] = []
+
+    def launch(spec: JobSpec, _: Console) -> int:
+        launched.append(spec)
+        return 7
+
+    assert main([*options, name], launch) == 7
+    assert [read_field(spec, "command") for spec in launched] == [(name,)]
 
 
 @pytest.mark.parametrize(
