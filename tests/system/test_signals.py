@@ -4,6 +4,7 @@ import os
 import runpy
 import shlex
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -12,7 +13,7 @@ import pytest
 from tests.house.sources import ROOT
 from tests.lab.requirements import do_without, find_missing
 from tests.system.launcher import Launcher, Running, is_pending
-from tests.system.scripts import JOIN
+from tests.system.scripts import WAIT_FOR
 from tests.system.terminal import CTRL_C, CTRL_Z, Terminal
 from tests.waiting import wait_until
 
@@ -20,7 +21,8 @@ CELLS: list[Any] = runpy.run_path(str(ROOT / "docs" / "signals.py"))["CELLS"]
 PATIENT = "600s"  # a grace that no test waits for
 OFTEN = {"training hvdrun", "training agent", "training all", "starting agent", "ending hvdrun"}
 OFTEN |= {"recovering hvdrun", "elastic agent", "process 1 all"}
-QUIET = {"CONT", "PIPE", "TTIN", "TTOU"}
+RARE = {"HUP", "XCPU", "TERM, HUP"}  # to others than hvdrun, who ends then as after SIGTERM
+LEAVES = {"left", "lost"}
 OPTIONS = {
     "recovering": ("--min-np", "2"),
     "elastic": ("--min-np", "1", "-H", "localhost:1,127.0.0.1:1"),
@@ -30,9 +32,7 @@ SHELL = ("bash", "--norc", "--noprofile", "--noediting", "-i")
 KEYS = {"INT": CTRL_C, "TSTP": CTRL_Z}
 
 # Rank 1 has no handlers where the signal is for it alone. The other saves until the test lets it.
-TRAINS = f"""{JOIN}
-import signal
-from rendezvous.core.reports import JoinReason, Report
+TRAINS = f"""{WAIT_FOR}
 asked = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 rank, is_new = int(os.environ["HOROVOD_RANK"]), os.environ["HVD_INCARNATION"] != "1"
 
@@ -47,8 +47,14 @@ def save(number, frame):
 def show_life():
     os.write(1, b"pid %d lives\\n" % os.getpid())
 
+def connect():
+    from rendezvous.bootstrap import Bootstrap
+    from rendezvous.client import WorkerClient
+    return WorkerClient(Bootstrap.read(os.environ))
+
 def train_elastically(loses_a_worker):
-    client = WorkerClient(Bootstrap.read(os.environ))
+    from rendezvous.core.reports import JoinReason, Report
+    client = connect()
     if is_new:
         show_life()
         wait_for("go")
@@ -72,16 +78,21 @@ if sys.argv[2] in ("recovering", "elastic"):
     train_elastically(sys.argv[2] == "recovering")
 else:
     if sys.argv[2] == "training":
-        join()
+        client = connect()
+        client.join(0)
+        client.close()
     show_life()
 wait_for("go")
 """
 
 
-def start(hvdrun: Launcher, cell: Any) -> tuple[Running, list[int]]:
-    """A job in this phase, and the pids of the target."""
+def start(hvdrun: Launcher, cells: list[Any]) -> tuple[Running, list[int]]:
+    """A job in the phase of these cells, and the pids of their target."""
+    cell, is_job = cells[0], any(cell.effect.word == "stopped" for cell in cells)
     before = CONTAINER if cell.phase == "process 1" else ()
-    running = hvdrun.start(*prepare(hvdrun, cell), before=before, is_job=cell.effect.word == "stopped")
+    if before and (reason := find_missing()) is not None:
+        do_without(reason)
+    running = hvdrun.start(*prepare(hvdrun, cell), before=before, is_job=is_job)
     workers = [wait_for_word(running, rank, r"pid (\d+) lives") for rank in (0, 1)]
     everybody = hvdrun.processes()
     agents = [process.pid for process in everybody if process.command.endswith(" -m hvdrun.agent")]
@@ -115,9 +126,11 @@ def wait_for_words(running: Running, words: str) -> None:
 
 def wait_for_effect(running: Running, word: str) -> None:
     """A job that continues shows what the signal has done."""
+    hvdrun = psutil.Process(running.pid)
     if word == "stopped":
-        wait_until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED)
+        wait_until(lambda: hvdrun.status() == psutil.STATUS_STOPPED)
         running.send(signal.SIGCONT)
+        wait_until(lambda: hvdrun.status() != psutil.STATUS_STOPPED)
     elif word == "left":
         running.stderr.wait_for("the job continues without it", 60)
         wait_for_word(running, 1, "saved")
@@ -138,45 +151,45 @@ def send(pids: list[int], *names: str) -> None:
         wait_until(lambda: not any(map(is_pending, pids)), "the delivery")
 
 
-def is_often(cell: Any) -> bool:
-    return f"{cell.phase} {cell.target}" in OFTEN and not QUIET.intersection(cell.signals)
+def list_rows() -> Iterator[Any]:
+    """A test's parameters: the cells that one job shows, each alone if its signal ends something."""
+    rows: dict[object, list[Any]] = {}
+    for cell in CELLS:
+        ends_nothing = not cell.effect.codes and cell.effect.word not in LEAVES
+        rows.setdefault((cell.phase, cell.target) if ends_nothing else cell, []).append(cell)
+    for cells in rows.values():
+        phase, target = cells[0].phase, cells[0].target
+        names = "; ".join(", ".join(cell.signals) for cell in cells)
+        is_often = f"{phase} {target}" in OFTEN and (names not in RARE or target == "hvdrun")
+        marks = [] if is_often else [pytest.mark.nightly]
+        if phase != "terminal":
+            yield pytest.param(cells, id=f"{names} to {target} while {phase}", marks=marks)
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        pytest.param(
-            cell,
-            id=f"{', '.join(cell.signals)} to {cell.target} while {cell.phase}",
-            marks=[] if is_often(cell) else [pytest.mark.nightly],
-        )
-        for cell in CELLS
-        if cell.phase != "terminal"
-    ],
-)
-def test_a_signal_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: Any) -> None:
-    if cell.phase == "process 1" and (reason := find_missing()) is not None:
-        do_without(reason)
-    effect = cell.effect
-    running, pids = start(hvdrun, cell)
-    if cell.phase == "ending":
+@pytest.mark.parametrize("cells", [*list_rows()])
+def test_signals_do_what_the_page_of_exit_codes_says(hvdrun: Launcher, cells: list[Any]) -> None:
+    phase, target, effect = cells[0].phase, cells[0].target, cells[0].effect
+    running, pids = start(hvdrun, cells)
+    if phase == "ending":
         running.send(signal.SIGTERM)
         wait_for_words(running, "saving")
-    elif "KILL" not in cell.signals:
+    elif "KILL" not in cells[0].signals:
         hvdrun.write("saved", "")
-    send(pids, *cell.signals)
+    for cell in cells:
+        send(pids, *cell.signals)
+        if not effect.codes:
+            wait_for_effect(running, cell.effect.word)
     if not effect.codes:
-        wait_for_effect(running, effect.word)
         hvdrun.write("go", "")
-    if effect.word == "saved" or cell.target != "hvdrun":
+    if effect.word == "saved" or target != "hvdrun":
         hvdrun.write("saved", "")
     finished = running.wait()
     assert finished.returncode in (effect.codes or (0,)), finished
     if effect.word == "saved":
         assert {f"[{rank}] saved" for rank in (0, 1)} <= set(finished.stdout.splitlines())
-    if not effect.codes and cell.phase not in OPTIONS:
+    if not effect.codes and phase not in OPTIONS:
         assert finished.stderr == ""
-    if cell.signals[-1] == "KILL" and cell.target == "all":  # no process was left to remove the agent's folder
+    if cells[0].signals[-1] == "KILL" and target == "all":  # no process was left to remove the agent's folder
         assert hvdrun("-np", "1", "true").returncode == 0
 
 
