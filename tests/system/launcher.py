@@ -143,8 +143,8 @@ class Launcher:
     """Starts `python -m hvdrun` in a folder of its own. Called like a command, it waits for the end.
 
     Workers are executed (`--no-prefork`), which is cheapest for a short script, unless the script uses torch: then
-    they are forked, and one import of torch serves all of them; so does what torch imports for the first optimizer
-    (`preload`). A test of forked workers says `forks=True`.
+    they are forked, and one import of torch serves all of them. A script with an optimizer compiles nothing, and is
+    spared what torch imports for that (`preload`). A test of forked workers says `forks=True`.
 
     directory: where hvdrun runs; a test puts its scripts there.
     state: what holds the folders of detached jobs.

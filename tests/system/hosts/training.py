@@ -12,7 +12,7 @@ from tests.house.sources import ROOT
 from tests.lab.host import Host
 from tests.lab.process import HostProcess
 from tests.system.hosts.cluster import Cluster
-from tests.system.launcher import Running
+from tests.system.launcher import PRELOAD, Running
 from tests.system.recording import Recording, Step, read_notes
 from tests.system.recovery_scripts.recipe import SAMPLES, Recipe
 from tests.system.replay import TOLERANCE, find_distance
@@ -41,10 +41,10 @@ class Training:
         words = ("--min-np", "1", "--host-discovery-script", "cat hosts")
         limits = ("--lease", f"{LEASE_SECONDS:g}s", "--launcher-timeout", f"{LEASE_SECONDS:g}s")
         script = ("python", SCRIPT, self.notes, FEATURES, "--until", self.notes / "stop", "--every", "1")
-        caches = {"TORCHINDUCTOR_CACHE_DIR": str(cluster.directory / "inductor")}
-        forwarding = ("-x", *caches)
+        variables = {"TORCHINDUCTOR_CACHE_DIR": str(cluster.directory / "inductor"), "PYTHONPATH": str(PRELOAD)}
+        forwarding = [word for name in variables for word in ("-x", name)]
         self.running: Running = cluster.start(
-            "-np", str(len(hosts)), *words, *limits, *options, *forwarding, *script, environment=caches, forks=True
+            "-np", str(len(hosts)), *words, *limits, *options, *forwarding, *script, environment=variables, forks=True
         )
         self.await_members(*hosts)
 
