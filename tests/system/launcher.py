@@ -184,7 +184,7 @@ class Launcher:
         is_job: of a shell, which can continue it after Ctrl-Z; else hvdrun leads a session, as with `ssh -t`.
         """
         has_optimizer = any(b"optim" in text for text in self._read_scripts(arguments))
-        preload = {"PYTHONPATH": str(PRELOAD)} if forks is None and has_optimizer else {}
+        preload = {"PYTHONPATH": str(PRELOAD)} if has_optimizer else {}
         return self.start_words(
             [*before, *self.command(*arguments, forks=forks)], {**preload, **(environment or {})}, stdin, is_job=is_job
         )

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.system.launcher import Finished, Launcher
+from tests.system.tables import rest_nightly
 
 SCRIPT = """
 import os, time, torch
@@ -91,11 +92,14 @@ def test_a_job_that_is_stopped_again_and_again_ends_as_if_it_had_not_been(
 
 @pytest.mark.parametrize(
     ("training", "reported"),
-    [
-        ("hvd.allreduce(torch.ones(1))", True),
-        ("hvd.elastic.run(lambda state: None)(hvd.elastic.TorchState(step=0))", False),
-        ("hvd.elastic.TorchState(step=0).save('kept')", False),
-    ],
+    rest_nightly(
+        [
+            ("hvd.allreduce(torch.ones(1))", True),
+            ("hvd.elastic.run(lambda state: None)(hvd.elastic.TorchState(step=0))", False),
+            ("hvd.elastic.TorchState(step=0).save('kept')", False),
+        ],
+        first=2,
+    ),
 )
 def test_a_script_that_can_save_nothing_is_warned_that_checkpoint_has_no_effect(
     hvdrun: Launcher, training: str, *, reported: bool

@@ -141,40 +141,6 @@ time.sleep(600)
     assert sentence in finished.stderr
 
 
-def test_an_exception_of_one_rank_is_the_first_cause_while_others_wait(hvdrun: Launcher) -> None:
-    running = start(
-        hvdrun,
-        """
-handle = hvd.allreduce_async(torch.ones(100_000), name="pending")
-if hvd.rank() == 1:
-    raise ValueError("no such luck")
-hvd.join() if hvd.rank() == 0 else hvd.allreduce(torch.ones(1), name="never")
-""",
-        size=3,
-    )
-    finished = running.wait()
-    assert finished.returncode == 1
-    page = finished.stderr[finished.stderr.rindex("hvdrun: ") :]
-    assert re.search(r"rank 1 .*exit code 1", page), page
-    assert "ValueError: no such luck" in page
-
-
-def test_a_rank_that_exits_with_0_before_the_others_is_named_in_their_errors(hvdrun: Launcher) -> None:
-    running = start(
-        hvdrun,
-        """
-if hvd.rank() == 1:
-    sys.exit(0)
-hvd.allreduce(torch.ones(100_000), name="never")
-""",
-        size=3,
-    )
-    finished = running.wait()
-    assert finished.returncode == 1
-    assert re.search(r"rank 1 ended with 0 at \w+\.py:\d+, and allreduce 'never' needs it\.", finished.stderr)
-    assert not re.search(r"^  hvdrun then stopped .*1", finished.stderr, re.MULTILINE)
-
-
 @pytest.mark.parametrize("both", rest_nightly([False, True]))
 def test_a_job_exits_with_0_though_no_thread_waits_for_its_handles(hvdrun: Launcher, *, both: bool) -> None:
     running = start(

@@ -65,13 +65,12 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("code", [0, 7])
-def test_wait_ends_with_the_exit_code_of_the_job(hvdrun: Launcher, code: int) -> None:
+def test_wait_ends_with_the_exit_code_of_the_job(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", PLAIN)
-    job = detach(hvdrun, "-np", "2", "python", "job.py", "go", str(code))  # one that fails at once may not have started
+    job = detach(hvdrun, "-np", "2", "python", "job.py", "go", "7")  # one that fails at once may not have started
     hvdrun.write("go", "")
-    assert ask(hvdrun, "wait", job) == Finished(code, "", "")
-    assert f"{job}  exit {code}" in ask(hvdrun, "ps").stdout
+    assert ask(hvdrun, "wait", job) == Finished(7, "", "")
+    assert f"{job}  exit 7" in ask(hvdrun, "ps").stdout
 
 
 def test_the_job_has_what_its_caller_has(hvdrun: Launcher) -> None:

@@ -52,7 +52,7 @@ if os.environ["HOROVOD_RANK"] == "1":
     atexit.register(time.sleep, 1)  # after the exit hook of hvd
 hvd.init()
 if hvd.rank() == 1:
-    raise SystemExit({code})
+    raise SystemExit
 hvd.allreduce(torch.ones(1))
 """
 
@@ -109,19 +109,10 @@ def test_a_worker_that_does_not_join_in_time_is_named(hvdrun: Launcher) -> None:
     assert re.fullmatch(r'\[1\]   File ".*/train.py", line \d+ in <module>', place)
 
 
-@pytest.mark.parametrize(
-    ("code", "sentence", "reported"),
-    [
-        (3, "failed first after .* s: exit code 3", 3),
-        (0, "is the first cause after .* s: rank 1 ended, and allreduce 'noname.1' needs it", 1),
-    ],
-    ids=["with 3", "with 0"],
-)
-def test_a_rank_that_has_ended_while_another_needs_it_is_the_first_cause(
-    hvdrun: Launcher, code: int, sentence: str, reported: int
-) -> None:
-    hvdrun.write("train.py", ENDS_EARLY.format(code=code))
+def test_a_rank_that_has_ended_while_another_needs_it_is_the_first_cause(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", ENDS_EARLY)
     finished = hvdrun.start("-np", "2", "python", "train.py").wait()
 
-    assert finished.returncode == reported
+    assert finished.returncode == 1
+    sentence = "is the first cause after .* s: rank 1 ended, and allreduce 'noname.1' needs it"
     assert re.search(rf"^hvdrun: rank 1 on localhost \(slot 1\) {sentence}$", finished.stderr, re.MULTILINE)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.system.launcher import Launcher
+from tests.system.launcher import PRELOAD, Launcher
 
 TRAIN = """
 import sys
@@ -47,7 +47,7 @@ def test_a_training_names_its_slow_rank_at_the_end(hvdrun: Launcher, width: int)
         "train.py",
         str(width),
     ]
-    finished = hvdrun.start_words(words).wait()
+    finished = hvdrun.start_words(words, {"PYTHONPATH": str(PRELOAD)}).wait()
     assert finished.returncode == 0, finished.stderr
     (line,) = [line for line in finished.stderr.splitlines() if line.startswith("hvdrun: goodput ")]
     assert "; rank 1 (localhost) " in line

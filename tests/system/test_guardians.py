@@ -25,14 +25,13 @@ CODE = 7
 HOUR_SECONDS = 3600.0  # by which the jumping clock is set
 
 
-@pytest.mark.parametrize("code", [0, CODE])
-def test_a_job_without_its_guardian_continues_and_keeps_its_exit_code(hvdrun: Launcher, code: int) -> None:
-    job = start(hvdrun, code=code)
+def test_a_job_without_its_guardian_continues_and_keeps_its_exit_code(hvdrun: Launcher) -> None:
+    job = start(hvdrun, code=CODE)
     server = find_server(hvdrun)
     kill(find_guardian(hvdrun))
     wait_until(lambda: find_guardian(hvdrun) == server, "the server to hold the folder")
     assert f"{job}  running" in ask(hvdrun, "ps").stdout
-    check_end(hvdrun, job, code)
+    check_end(hvdrun, job, CODE)
 
 
 def test_a_job_without_its_guardian_is_stopped(hvdrun: Launcher) -> None:
@@ -44,9 +43,8 @@ def test_a_job_without_its_guardian_is_stopped(hvdrun: Launcher) -> None:
     assert ask(hvdrun, "wait", job).returncode == 128 + signal.SIGTERM
 
 
-@pytest.mark.parametrize("code", [0, CODE])
-def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher, code: int) -> None:
-    job = start(hvdrun, code=code)
+def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher) -> None:
+    job = start(hvdrun, code=CODE)
     kill_all(hvdrun)
     assert f"{job}  lost" in ask(hvdrun, "ps").stdout
     removed = ask(hvdrun, "rm", job)
@@ -72,7 +70,7 @@ def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher,
     pause = "hvdrun: the job goes on without a server: another one is started in 1 s."
     wait_until(lambda: pause in ask(hvdrun, "logs", job).stderr.splitlines(), "the server to fail")
     resource.prlimit(guardian, resource.RLIMIT_NOFILE, limits)
-    check_end(hvdrun, job, code)
+    check_end(hvdrun, job, CODE)
 
 
 def test_a_job_whose_workers_have_ended_meanwhile_is_resumed_to_its_end(hvdrun: Launcher) -> None:

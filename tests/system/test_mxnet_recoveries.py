@@ -25,7 +25,7 @@ SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "train_mxnet.py"
 RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "10"))
 SAMPLES = 120  # of the script
 LIMIT_SECONDS = 180.0  # on a busy machine
-SIZE = 4
+SIZE = 3
 TRAININGS = ("trainer", "optimizer", "module")
 EXTRAS = {
     "trainer": ("adam", "deferred", "hybrid", "norm", "sparse", "wide"),

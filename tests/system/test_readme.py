@@ -28,6 +28,8 @@ OF_PROGRAMS = [block for block in BLOCKS if "import hvdrun" in block and block n
 OF_TORCH = [
     block for block in BLOCKS if block not in {FIRST_JOB, FUNCTIONS, *CELLS, *OF_PROGRAMS, *OF_PYTEST, *OF_MXNET}
 ]
+# A command for each set of options: the script does not matter here, nor do numbers.
+COMMANDS = {re.sub(r"\d+|\S+\.py\b.*", "", command): command for command in find_commands() if is_for_one_host(command)}
 MESSAGES = re.findall(r"^```output\n((?:Mismatched|hvdrun: rank 1).*?)^```$", read(), re.MULTILINE | re.DOTALL)
 # A folder of the text that does not exist here.
 FOLDER = "/shared/run1"
@@ -208,8 +210,8 @@ def test_the_test_on_two_ranks_passes(tmp_path: Path) -> None:
     assert list(suite.outcomes.values()) == ["passed"], suite.output
 
 
-@pytest.mark.parametrize("command", [command for command in find_commands() if is_for_one_host(command)])
-def test_every_command_for_one_host_runs(command: str, hvdrun: Launcher) -> None:
+@pytest.mark.parametrize("command", COMMANDS.values())
+def test_each_kind_of_command_for_one_host_runs(command: str, hvdrun: Launcher) -> None:
     words = shlex.split(command.replace(FOLDER, str(hvdrun.directory)))
     for name in (*(word for word in words if word.endswith(".py")), "package/module.py"):
         (hvdrun.directory / name).parent.mkdir(exist_ok=True)

@@ -108,7 +108,7 @@ if IS_SOAK:
     }
 
 
-@pytest.mark.parametrize("story", rest_nightly(SHRINKING, first=2))
+@pytest.mark.parametrize("story", rest_nightly(SHRINKING))
 def test_a_script_without_a_state_shrinks_and_loses_no_step(hvdrun: Launcher, folder: Path, story: str) -> None:
     features, *deaths = SHRINKING[story]
     steps = shrink(hvdrun, folder, features, *deaths)

@@ -1,4 +1,4 @@
-"""The timeline of a job: through hvdrun's option and Horovod's variable, and after the loss of rank 0."""
+"""The timeline of a job: through hvdrun's option, and after the loss of rank 0."""
 
 import json
 import os
@@ -62,13 +62,6 @@ def test_a_late_rank_is_named(hvdrun: Launcher) -> None:
     assert found["stragglers"][0]["rank"] == 1
     assert found["stragglers"][0]["last"] >= 15
     assert found["collectives"][0]["count"] == 20
-
-
-def test_the_variable_of_horovod_reaches_the_workers(hvdrun: Launcher) -> None:
-    hvdrun.write("late.py", LATE)
-    finished = hvdrun("-np", "2", "python", "late.py", environment={"HOROVOD_TIMELINE": "t.json"})
-    assert finished.returncode == 0, finished.stderr
-    assert "allreduce.loss" in (hvdrun.directory / "t.json").read_text()
 
 
 @pytest.mark.nightly

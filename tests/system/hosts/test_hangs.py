@@ -15,7 +15,7 @@ LINE = r"^hvdrun: rank 2 \(host2\) is in train\.py:\d+ in queue_get: items\.get\
 def test_a_rank_of_another_host_is_named_and_shown(pair: Cluster) -> None:
     pair.write("train.py", HANGS + BARRIERS + RUNS)
     words = ("-np", "3", "-H", "host1:2,host2:1", "--watch-after", "1", "python", "train.py", "queue_get:2")
-    running = pair.start(*words)
+    running = pair.start(*words, forks=True)
     running.stderr.wait_for(LINE, 60)
     shown = pair.start_on(pair.lab.launcher, ["hvdrun", "stacks"]).wait()
     assert shown.returncode == 0, shown.stderr
