@@ -1,6 +1,7 @@
 """Puts a small module in place of torch._dynamo, which a first optimizer would import in more than a second.
 
-What is not compiled calls two functions of it, which do nothing then. For anything else the real one takes its place.
+It has what optimizers, process groups and DDP call where nothing is compiled. For anything else the real one takes its
+place.
 """
 
 import importlib
@@ -11,23 +12,31 @@ from typing import Any
 NAME = "torch._dynamo"
 
 
-class EagerDynamo(ModuleType):
-    """What an optimizer that is not compiled needs of torch._dynamo."""
+class EagerModule(ModuleType):
+    """A module that becomes the real one as soon as something else is needed of it than this.
 
-    def disable(self, function: Any, *_: object, **__: object) -> Any:
-        """Return the function itself, which nothing compiles."""
-        return function
+    Args:
+        name: of the real one.
+        known: what it has.
+    """
 
-    def graph_break(self) -> None:
-        """Do nothing, since there is no graph."""
+    def __init__(self, name: str, **known: object) -> None:
+        super().__init__(name)
+        vars(self).update(known)
 
     def __getattr__(self, name: str) -> Any:
         """Import the real module; not for the names that are asked of every module."""
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
-        if sys.modules.get(NAME) is self:
+        if isinstance(sys.modules.get(NAME), EagerModule):
             del sys.modules[NAME]
-        return getattr(importlib.import_module(NAME), name)
+        return getattr(importlib.import_module(self.__name__), name)
 
 
-sys.modules[NAME] = EagerDynamo(NAME)
+sys.modules[NAME] = EagerModule(
+    NAME,
+    disable=lambda function, *_, **__: function,
+    graph_break=lambda: None,
+    trace_rules=EagerModule(f"{NAME}.trace_rules", clear_lru_cache=lambda: None),
+    utils=EagerModule(f"{NAME}.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+)
