@@ -129,7 +129,7 @@ def test_the_job_continues_without_its_terminal_and_stops_on_request(hvdrun: Lau
 def test_a_job_that_cannot_start_ends_as_without_detach(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", 'import sys, worker_runtime\nprint("begun", flush=True)\nsys.exit(3)\n')
     words = ("-np", "2", "python", "job.py")
-    attached, detached = hvdrun(*words), hvdrun("--detach", *words)
+    attached, detached = hvdrun(*words, forks=False), hvdrun("--detach", *words, forks=False)
     assert detached.returncode == attached.returncode == 3
     assert sorted(detached.stdout.splitlines()) == ["[0] begun", "[1] begun"]
     assert re.search("hvdrun: rank . on localhost .* failed first after .*: exit code 3", detached.stderr)
@@ -170,7 +170,7 @@ def test_workers_have_their_grace_when_all_processes_are_asked_to_end(hvdrun: La
 
 def test_ctrl_c_during_the_start_ends_the_job(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", 'import time, worker_runtime\nopen("begun", "w")\ntime.sleep(600)\n')
-    running = hvdrun.start("--detach", "-np", "1", "--grace", "1s", "python", "job.py")
+    running = hvdrun.start("--detach", "-np", "1", "--grace", "1s", "python", "job.py", forks=False)
     wait_until((hvdrun.directory / "begun").exists, "the worker to begin")
     running.send_to_terminal(signal.SIGINT)
     ended = running.wait()

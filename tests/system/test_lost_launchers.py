@@ -50,7 +50,7 @@ def read(hvdrun: Launcher, *names: str) -> list[str]:
 
 def test_workers_whose_launcher_is_killed_train_to_their_end_and_leave_nothing(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", TRAINS)
-    job = detach(hvdrun, *SHORT, "-np", "2", "--no-prefork", "python", "train.py")
+    job = detach(hvdrun, *SHORT, "-np", "2", "python", "train.py")
     halves, ends = [[f"{name}.{rank}" for rank in range(2)] for name in ("half", "end")]
     wait_until(lambda: all((hvdrun.directory / name).exists() for name in halves))
     agent = find_agent(hvdrun)

@@ -1,4 +1,4 @@
-"""What README and docs show: Python and commands for one host run, and the messages are those that come."""
+"""What README and docs show: Python and commands for one host run, and the line about a wait is the one that comes."""
 
 import json
 import os
@@ -30,7 +30,7 @@ OF_TORCH = [
 ]
 # A command for each set of options: the script does not matter here, nor do numbers.
 COMMANDS = {re.sub(r"\d+|\S+\.py\b.*", "", command): command for command in find_commands() if is_for_one_host(command)}
-MESSAGES = re.findall(r"^```output\n((?:Mismatched|hvdrun: rank 1).*?)^```$", read(), re.MULTILINE | re.DOTALL)
+(WAIT,) = re.findall(r"^```output\n(hvdrun: rank 1.*?)\n```$", read(), re.MULTILINE | re.DOTALL)
 # A folder of the text that does not exist here.
 FOLDER = "/shared/run1"
 
@@ -108,20 +108,6 @@ for index, block in enumerate(json.load(open("blocks.json"))):
     if hvd.rank() == 0:
         print("ran", index)
 """
-MISMATCHES = """
-import torch
-import worker_runtime.torch as hvd
-
-hvd.init()
-for case in (
-    lambda: hvd.allreduce(torch.ones(3 + hvd.rank()), name="loss"),
-    lambda: hvd.allreduce(torch.ones(3), name="ab"[hvd.rank()]),
-):
-    try:
-        case()
-    except hvd.HorovodInternalError as error:
-        print(error)
-"""
 STALLS = """
 import torch
 import worker_runtime.torch as hvd
@@ -159,7 +145,8 @@ def test_the_example_of_functions_runs(hvdrun: Launcher) -> None:
 @pytest.mark.parametrize("block", OF_PROGRAMS)
 def test_a_program_that_calls_hvdrun_prints_what_its_comments_say(hvdrun: Launcher, block: str) -> None:
     said = re.findall(r"^ *print\(.*# ([^:\n]*)", block, re.MULTILINE)
-    script = hvdrun.write("program.py", block)
+    # The functions use no torch, which a forkserver would import for each job.
+    script = hvdrun.write("program.py", block.replace("num_proc=2", "num_proc=2, no_prefork=True"))
     command = [sys.executable, str(script)]
     environment, limit = hvdrun.environment(), 120
     run = subprocess.run(
@@ -221,23 +208,11 @@ def test_each_kind_of_command_for_one_host_runs(command: str, hvdrun: Launcher) 
     assert len(finished.stdout.splitlines()) == int(words[words.index("-np") + 1])
 
 
-def test_the_messages_about_mismatches_are_those_that_come(hvdrun: Launcher) -> None:
-    hvdrun.write("train.py", MISMATCHES)
-    finished = hvdrun("-np", "2", "python", "train.py")
-    assert (finished.returncode, finished.stderr) == (0, "")
-    shown = [message.strip() for message in MESSAGES if message.startswith("Mismatched")]
-    for rank in range(2):
-        mark = f"[{rank}] "
-        own = [line.removeprefix(mark) for line in finished.stdout.splitlines() if line.startswith(mark)]
-        assert own == shown
-
-
 @pytest.mark.nightly
 def test_the_line_about_a_wait_is_the_one_that_comes(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", STALLS)
     seconds = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
-    (shown,) = [message.strip() for message in MESSAGES if message.startswith("hvdrun: ")]
-    expected = re.escape(shown.replace("(server1)", "(localhost)")).replace("for\\ 10\\ s", r"for\ [\d.]+\ s")
+    expected = re.escape(WAIT.replace("(server1)", "(localhost)")).replace("for\\ 10\\ s", r"for\ [\d.]+\ s")
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as stdin, os.fdopen(writing, "wb") as answers:
         running = hvdrun.start("-np", "2", "--stdin", "1", "python", "train.py", environment=seconds, stdin=stdin)

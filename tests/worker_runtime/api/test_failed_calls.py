@@ -1,11 +1,13 @@
 """One rank makes a mistake; after one refusal all continue as if nothing had happened."""
 
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
 
 import worker_runtime.torch as hvd
+from tests.documentation import read
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.api.calls import reports_failure
 
@@ -172,3 +174,17 @@ def test_after_a_deadlock_ranks_that_begin_anew_with_names_are_in_step_again(ran
         return refused
 
     assert ranks.run(body) == [[1], [1]]
+
+
+def test_the_messages_of_the_docs_about_mismatches_are_those_that_come(ranks: RankPool) -> None:
+    shown = re.findall(r"^```output\n(Mismatched.*?)\n```$", read(), re.MULTILINE | re.DOTALL)
+
+    def body() -> object:
+        errors = []
+        for name, size in (("loss", 3 + hvd.rank()), ("ab"[hvd.rank()], 3)):
+            with pytest.raises(hvd.HorovodInternalError) as caught:
+                hvd.allreduce(torch.ones(size), name=name)
+            errors.append(str(caught.value))
+        return errors
+
+    assert ranks.run(body) == [shown, shown]
