@@ -287,13 +287,12 @@ def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
         size = sum(host.slots for host in listed.hosts)
     else:
         # Perhaps behind the command, as in `hvdrun python train.py -np 4`.
-        moved = _find_misplaced(words, start)
-        words, start = [*words[moved:], *words[:moved]], start + len(words) - moved
-        pairs = enumerate(pairwise(words))
+        pairs = enumerate(pairwise(words[start:]), start)
         behind = next((at for at, (flag, number) in pairs if flag in _SIZES and number.isdecimal()), None)
         if behind is not None:
             size, words = int(words[behind + 1]), [*words[:behind], *words[behind + 2 :]]
-            start -= 2 * (behind < start)
+            first = _find_misplaced(words, start, behind)
+            words, start = [*words[first:], *words[:first]], start + len(words) - first
 
     if words[start : start + 1] and "/" not in words[start] and (meant := suggest_interpreter(words[start])):
         words = [*words[:start], *meant.split(" ", 1), *words[start + 1 :]]
@@ -302,11 +301,11 @@ def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
     return f"hvdrun -np {size} {typed if is_shown else 'python train.py'}"
 
 
-def _find_misplaced(words: Sequence[str], start: int) -> int:
-    """Where hvdrun's options begin that end a command line, if -np is among them; else its end."""
-    for at in range(start + 1, len(words)):
+def _find_misplaced(words: Sequence[str], start: int, size: int) -> int:
+    """Where hvdrun's options begin that end a command line around its -np, which was removed; its end without any."""
+    for at in range(start + 1, size + 1):
         with suppress(UsageError):  # the program's own options
-            if _SIZES.intersection(words[at:]) and read_words(words[at:], find_option)[1] == len(words) - at:
+            if read_words(words[at:], find_option)[1] == len(words) - at:
                 return at
     return len(words)
 

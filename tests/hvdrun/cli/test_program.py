@@ -331,6 +331,12 @@ def test_a_python_that_reads_its_program_from_standard_input_is_refused(
         (["-v", "3", "python", "x"], "-np 3 -v python x"),
         (["-v", "python", "x", "-np", "4", "y"], "-np 4 -v python x y"),
         (["python", "x", "-n", "many"], "-np 2 python x -n many"),
+        (
+            ["-v", "python", "x", "--lr", "1", "--max-restarts", "2", "-np", "4", "--lease", "9s"],
+            "-np 4 --max-restarts 2 --lease 9s -v python x --lr 1",
+        ),
+        (["-v", "--", "x.py", "-np", "4", "-v"], "-np 4 -v -v -- python x.py"),
+        (["x.py", "--max-restarts", "2"], "-np 2 python x.py --max-restarts 2"),
         ([], "-np 2 python train.py"),
     ],
 )

@@ -150,24 +150,6 @@ def test_a_script_with_the_name_of_a_program_of_hvdrun_lacks_the_number_of_worke
         read_spec(["agent.py"])
 
 
-@pytest.mark.parametrize(
-    ("words", "example"),
-    [
-        ("python train.py", "-np 2 python train.py"),
-        ("4 python train.py", "-np 4 python train.py"),
-        ("-v python train.py -np 4 --lr 1", "-np 4 -v python train.py --lr 1"),
-        ("-v python train.py --lr 1 --max-restarts 2 -np 4 -v", "-np 4 --max-restarts 2 -v -v python train.py --lr 1"),
-        ("train.py -np 4", "-np 4 python train.py"),
-        ("-v -- train.py --max-restarts 2", "-np 2 -v -- python train.py --max-restarts 2"),
-        ("-v -- train.py -np 4 -v", "-np 4 -v -v -- python train.py"),
-    ],
-)
-def test_a_missing_number_of_workers_is_shown_in_the_command_line(words: str, example: str) -> None:
-    with pytest.raises(UsageError, match="the number of workers is missing") as caught:
-        read_spec(words.split())
-    assert str(caught.value).partition("as in ")[2] == f"hvdrun {example}."
-
-
 def test_a_relative_working_directory_is_below_the_directory_of_hvdrun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
