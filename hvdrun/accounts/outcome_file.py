@@ -96,7 +96,7 @@ class OutcomeFile:
         self._begin = clock() - timedelta(seconds=ago_seconds)
         self._began = time.monotonic() - ago_seconds
         if path is not None and not is_next:
-            _try(path)
+            clear(path)
 
     def __enter__(self) -> Self:
         return self
@@ -281,7 +281,7 @@ def _round(seconds: float) -> float:
     return round(seconds, _DIGITS)
 
 
-def _try(path: Path) -> None:
+def clear(path: Path) -> None:
     """Find out whether the file can be written, and remove the file of an earlier job.
 
     Raises:

@@ -142,6 +142,10 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
         print_error(warning, with_time=display.marks_times)
     if display.dry_run:
         return run_prepared(prepared, launch)
+    if display.outcome_file is not None:
+        from hvdrun.accounts.outcome_file import clear  # noqa: PLC0415 - few jobs have one
+
+        clear(display.outcome_file)  # before any server: one may be killed before it has come to that
 
     patience_seconds = spec.limits.effective_server_timeout_seconds
     code = detach(JobRecord.of(prepared.name, spec), _make_work(prepared, launch), os.environ, patience_seconds)

@@ -102,6 +102,15 @@ def test_the_plan_of_a_job_that_cannot_be_detached_is_refused(
         run(build_spec(("true",), 2, (Host("localhost", 2),), tmp_path, detach=True, dry_run=True), lambda *_: 3)
 
 
+def test_the_outcome_of_an_earlier_job_is_gone_before_a_detached_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "outcome.json"
+    path.write_text("old")
+    monkeypatch.setattr("hvdrun.jobs.detach.detach", lambda *_: 3 + path.exists())
+    assert run(build_spec(("true",), 2, (Host("localhost", 2),), tmp_path, detach=True, outcome_file=path), None) == 3
+
+
 @pytest.mark.parametrize("has_file", [False, True])
 def test_a_refusal_before_the_start_has_the_form_of_what_hvdrun_says(
     tmp_path: Path, has_file: bool, capsys: pytest.CaptureFixture[str]
