@@ -25,7 +25,7 @@ from hvdrun.accounts.report import (
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, LaunchError
 from rendezvous.core.messages import Finish
 from rendezvous.core.model import Host
-from rendezvous.core.outcome import SIGINT, SIGNAL_OFFSET, SIGNALS, Cause, Outcome
+from rendezvous.core.outcome import SIGINT, SIGNAL_OFFSET, Cause, Outcome, name_signal
 from rendezvous.wire.accounts import Account
 
 VERSION = 1
@@ -209,7 +209,7 @@ def _describe_failed_part(rank: int | None, host: str | None, returncode: int | 
 
 def _describe_returncode(returncode: int | None) -> dict[str, int | str | None]:
     if returncode is not None and returncode < 0:
-        return {"exit_code": None, "signal": SIGNALS.get(-returncode, str(-returncode))}
+        return {"exit_code": None, "signal": name_signal(-returncode)}
     return {"exit_code": returncode, "signal": None}
 
 

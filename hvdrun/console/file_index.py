@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hvdrun.console.writer import Writer
 from rendezvous.core.model import Worker
-from rendezvous.core.outcome import SIGNALS
+from rendezvous.core.outcome import name_signal
 from rendezvous.wire.orders import OutputStream
 
 INDEX_NAME = "index.json"
@@ -99,8 +99,7 @@ class FileIndex:
 def _describe(entry: Entry, name: Callable[[Entry, OutputStream], str]) -> dict[str, object]:
     exit_code, signal = entry.returncode, None
     if entry.returncode is not None and entry.returncode < 0:
-        number = -entry.returncode
-        exit_code, signal = None, SIGNALS.get(number, str(number))
+        exit_code, signal = None, name_signal(-entry.returncode)
     return {
         "rank": entry.rank,
         "stdout": name(entry, OutputStream.STDOUT),

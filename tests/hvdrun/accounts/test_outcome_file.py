@@ -71,11 +71,11 @@ def test_a_job_that_has_succeeded_has_no_first_cause(tmp_path: Path) -> None:
 
 def test_a_loss_has_the_four_parts_of_its_recovery(tmp_path: Path) -> None:
     history = end_with(build_history(ACCOUNT), succeed())
-    lost = blame_worker(make_worker(0), 0, -9)
+    lost = blame_worker(make_worker(0), 0, -37)
     history.losses += [Loss(3.0, lost, 0.1, 9.0, 2), Loss(9.5, blame_host("server2", "it was silent"), 5.0)]
     first, second = write(tmp_path / "o", history)["losses"]
     assert (first["at"], first["rank"], first["host"], first["slot"]) == (3, 0, "server1", 0)
-    assert (first["signal"], first["exit_code"]) == ("SIGKILL", None)
+    assert (first["signal"], first["exit_code"]) == ("SIGRTMIN+3", None)
     parts = {"detect_seconds": 0.1, "reform_seconds": 0.4, "state_seconds": 0.3, "replay_seconds": 0.2}
     assert first["recovery"] == {"generation": 2, **parts}
     assert (second["cause"], second["host"], second["recovery"]) == ("host lost", "server2", None)

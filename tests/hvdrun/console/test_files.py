@@ -212,7 +212,7 @@ async def test_the_index_shows_which_worker_has_written_which_files(tmp_path: Pa
     for slot in range(2):
         files.note_launch(launch(slot, 0))
     await happen((tmp_path / "index.json").exists, "the index is there while the job runs")
-    files.note_end(at(0), -9)
+    files.note_end(at(0), -37)
     files.note_end(at(0), 0)
     await files.write(at(1), 0, STDOUT, b"has the other rank now\n")
     files.note_launch(Launch(Worker(Slot("a", 0), 2), Assignment(1, 2, 1, 2, 0, 1), "in place of a:0"))
@@ -230,7 +230,7 @@ async def test_the_index_shows_which_worker_has_written_which_files(tmp_path: Pa
         "begin": "2026-01-31T12:00:00.000+00:00",
         "end": "2026-01-31T12:00:02.000+00:00",
         "exit_code": None,
-        "signal": "SIGKILL",
+        "signal": "SIGRTMIN+3",
     }
     parts = ("stdout", "slot", "incarnation", "end", "exit_code")
     assert [tuple(entry[part] for part in parts) for entry in (second, third, fourth)] == [
