@@ -16,7 +16,7 @@ TEMPORARY_FAILURE = 75
 START_TIMED_OUT = 124
 _ENDED_FROM_OUTSIDE = frozenset({129, 130, 137, 143, 152})  # by SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGXCPU
 
-SIGNALS = {known.value: known.name for known in Signals}
+_SIGNALS = {known.value: known.name for known in Signals}
 
 
 class Cause(StrEnum):
@@ -151,14 +151,14 @@ def find_signal(returncode: int) -> int | None:
     if returncode < 0:
         return -returncode
     number = returncode - SIGNAL_OFFSET
-    if number in SIGNALS:
+    if number in _SIGNALS:
         return number
     return None
 
 
 def name_signal(number: int) -> str:
     """A signal's name: `SIGTERM`, `SIGRTMIN+3`."""
-    return SIGNALS.get(number, f"SIGRTMIN{number - SIGRTMIN:+}")
+    return _SIGNALS.get(number, f"SIGRTMIN{number - SIGRTMIN:+}")
 
 
 def _name_signal(number: int) -> str:
