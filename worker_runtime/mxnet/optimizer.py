@@ -103,16 +103,16 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Average gradients, then update one weight or a list of weights; see `mx.optimizer.Optimizer.update`."""
-        with self.averaging(index, weight, grad):
+        with self._averaging(index, weight, grad):
             self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Like `update`; float16 weights may have float32 master copies."""
-        with self.averaging(index, weight, grad):
+        with self._averaging(index, weight, grad):
             self._optimizer.update_multi_precision(index, weight, grad, state)
 
     @contextmanager
-    def averaging(self, index: Any, weight: Any, grad: Any) -> Iterator[None]:
+    def _averaging(self, index: Any, weight: Any, grad: Any) -> Iterator[None]:
         """Average, then update in the context. A list has all weights of a step; a single one is no step."""
         ACCOUNT.begin_step()
         self._average(index, weight, grad)
@@ -282,7 +282,7 @@ def _make_caller(call: Callable[[Any, Any, Any, Any], None]) -> Callable[[Any, A
         if not (isinstance(own, DistributedOptimizer) and isinstance(index, Many)):
             call(updater, index, grad, weight)
             return
-        with own.averaging(index, weight, grad), _unwrapping(updater):
+        with own._averaging(index, weight, grad), _unwrapping(updater):  # noqa: SLF001 - of this module
             call(updater, index, grad, weight)
 
     return update
