@@ -406,9 +406,9 @@ class ExcessBackwardError(AssertionError):
 class LocalStepError(AssertionError):
     """An optimizer steps with gradients that are not averaged. It is an AssertionError as in Horovod.
 
-    Cause: The script steps by the optimizer that it has given to `DistributedOptimizer`, or by another method than
-        `step()`, such as `first_step()` of SAM.
-    Remedy: Use the optimizer that `DistributedOptimizer` returns. Before another method call `synchronize()`.
+    Cause: The script steps by the optimizer that it has given to `DistributedOptimizer`, by the trainer of Gluon that
+        it has given to `hvd.prepare()`, or by another method than `step()`, such as `first_step()` of SAM.
+    Remedy: Use what `DistributedOptimizer` or `hvd.prepare()` returns. Before another method call `synchronize()`.
     """
 
     def __init__(self, method: str, remedy: str) -> None:

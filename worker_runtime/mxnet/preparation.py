@@ -1,5 +1,6 @@
 """`hvd.prepare` for Gluon: distribute a training script with one call; and three of its steps, for use alone."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -7,7 +8,7 @@ import mxnet as mx
 
 from worker_runtime.api.basics import init, local_rank, size
 from worker_runtime.api.functions import broadcast_object
-from worker_runtime.errors import WrongArgumentError
+from worker_runtime.errors import LocalStepError, WrongArgumentError
 from worker_runtime.mxnet.elastic import GluonState
 from worker_runtime.mxnet.functions import broadcast_optimizer_state, broadcast_parameters
 from worker_runtime.mxnet.loaders import RecordedLoader
@@ -243,7 +244,19 @@ def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:
     kept = [name for name in own if name in {"_updaters", "_scale"} or name.startswith("_amp_")]
     distributed.__dict__.update({name: own[name] for name in kept})  # with its states, and its scaler
     distributed.expect_scale()
+    own.update({name: _refuse_several(getattr(trainer, name)) for name in ("step", "update")})
     return distributed
+
+
+def _refuse_several(method: Callable[..., None]) -> Callable[..., None]:
+    """A method of a trainer that `prepare` has replaced: it raises LocalStepError in a job of several workers."""
+
+    def call(*given: Any, **more: Any) -> None:
+        if size() > 1:
+            raise LocalStepError(method.__name__, "call it of the trainer that hvd.prepare() has returned")
+        method(*given, **more)
+
+    return call
 
 
 def _register(state: GluonState, prepared: tuple[Any, ...], *, scale_lr: bool) -> None:

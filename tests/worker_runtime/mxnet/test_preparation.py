@@ -16,6 +16,7 @@ import worker_runtime.mxnet as hvd
 from tests.house.sources import ROOT
 from tests.worker_runtime.mxnet.training import make_net, read
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.errors import LocalStepError
 from worker_runtime.mxnet.loaders import RankSampler
 from worker_runtime.mxnet.preparation import pin_device
 
@@ -137,6 +138,25 @@ def test_a_trainer_keeps_its_optimizer_its_states_and_its_scale(ranks: RankPool)
         return train(is_prepared=True) == train(is_prepared=False)
 
     assert ranks.run(body) == [True, True]
+
+
+def test_the_trainer_that_was_prepared_steps_no_more(ranks: RankPool) -> None:
+    """Each worker would train alone."""
+
+    def body() -> None:
+        net = make_net()
+        trainer = make_trainer(net, kvstore=None)
+        hvd.prepare(net, trainer)
+        if hvd.size() == 1:
+            take_step(net, trainer)
+            return
+        with pytest.raises(LocalStepError, match=r"the trainer that hvd.prepare\(\) has returned"):
+            take_step(net, trainer)
+        with pytest.raises(LocalStepError):
+            trainer.update(1)
+
+    ranks.run(body)
+    ranks.run(body, size=1)
 
 
 def test_a_trainer_keeps_the_scaler_of_amp(ranks: RankPool) -> None:
