@@ -107,6 +107,44 @@ model = ddp = optimizer = None  # torch may crash or hang where a process group 
 dist.barrier()
 dist.destroy_process_group()
 """
+IGNITE = """
+from pathlib import Path
+import ignite.distributed as idist
+from ignite.engine import Engine, Events
+from ignite.handlers import Checkpoint, DiskSaver
+from torch.utils.data import TensorDataset
+
+def train(local_rank):
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+    loader = idist.auto_dataloader(TensorDataset(torch.randn(112, 6)), batch_size=16, shuffle=True)
+    model = idist.auto_model(net)
+    optimizer = idist.auto_optim(torch.optim.AdamW(model.parameters(), lr=0.05))
+
+    def step(engine, batch):
+        optimizer.zero_grad()
+        loss = model(batch[0]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    trainer = Engine(step)
+    trainer.add_event_handler(Events.EPOCH_STARTED, lambda: loader.sampler.set_epoch(trainer.state.epoch))
+    trainer.add_event_handler(
+        Events.ITERATION_COMPLETED, lambda: step_is_done(trainer.state.iteration - 1, trainer.state.output)
+    )
+    parts = {"model": model, "optimizer": optimizer, "trainer": trainer}
+    epoch = {"global_step_transform": lambda *_: trainer.state.epoch}
+    saves = Checkpoint(parts, DiskSaver("checkpoints", require_empty=False), n_saved=2, **epoch)
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, saves)
+    saved = sorted(Path("checkpoints").glob("checkpoint_*.pt"), key=lambda path: int(path.stem.rpartition("_")[2]))
+    if saved:
+        Checkpoint.load_objects(parts, saved[-1])
+    trainer.run(loader, max_epochs=2)
+
+with idist.Parallel(backend="gloo") as parallel:
+    parallel.run(train)
+"""
 LIGHTNING = """
 import lightning
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -259,7 +297,11 @@ trainer = Noting(Net(), arguments, train_dataset=data, callbacks=[Note()])
 trainer.train(resume_from_checkpoint=str(newest) if newest else None)
 dist.destroy_process_group()
 """
-PROGRAMS = {"fully_shard and torch.distributed.checkpoint": FSDP, "DDP that accumulates": ACCUMULATING}
+PROGRAMS = {
+    "fully_shard and torch.distributed.checkpoint": FSDP,
+    "DDP that accumulates": ACCUMULATING,
+    "ignite": IGNITE,
+}
 FRAMEWORKS = {"Lightning": LIGHTNING, "Fabric": FABRIC, "accelerate": ACCELERATE, "Trainer": TRAINER}
 PACKAGES = ("lightning>=2.6,<3", "accelerate>=1,<2", "transformers>=5,<6", "torchdata>=0.11,<1")
 
