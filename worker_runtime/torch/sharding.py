@@ -14,6 +14,22 @@ _PARTS = (
     "broadcasts to torch.distributed, or give the process set of the ranks that have the same part"
 )
 
+_KEPT = (
+    "a state cannot keep a DTensor, of which each rank has another part: write checkpoints with "
+    "torch.distributed.checkpoint"
+)
+
+
+def refuse_part(tensor: torch.Tensor) -> None:
+    """Refuse a DTensor that lies on several ranks: a checkpoint would have the part of rank 0 alone.
+
+    Raises:
+        WrongArgumentError: it is one.
+    """
+    mesh = getattr(tensor, "device_mesh", None)
+    if mesh is not None and mesh.size() > 1:
+        raise WrongArgumentError(_KEPT)
+
 
 def refuse_parts(title: str, tensors: Iterable[torch.Tensor], process_set: ProcessSet) -> None:
     """Refuse parameters of FSDP, and DTensors. In a process set of the program's own, ranks may have the same parts.

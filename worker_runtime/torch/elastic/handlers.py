@@ -19,6 +19,7 @@ from worker_runtime.torch.functions import broadcast_model, broadcast_optimizer_
 from worker_runtime.torch.loading import load_checked, load_optimizer_state
 from worker_runtime.torch.optimizer import find_reducer
 from worker_runtime.torch.proxies import unwrap
+from worker_runtime.torch.sharding import refuse_part
 
 
 class StatefulHandler(handlers.StatefulHandler):
@@ -126,6 +127,7 @@ def copy_to_host(value: Any, earlier: Any = None) -> Any:
 
 
 def _copy_tensor(given: torch.Tensor, earlier: object) -> torch.Tensor:
+    refuse_part(given)
     tensor = given.detach()
     if _fits(earlier, tensor):
         return earlier.copy_(tensor)

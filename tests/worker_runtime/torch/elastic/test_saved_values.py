@@ -1,10 +1,15 @@
 """What a state saves of values and optimizers, as they were; and what it refuses."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
@@ -34,6 +39,29 @@ def test_a_tensor_that_is_trained_is_refused_by_name(inside: bool) -> None:
     with pytest.raises(ValueError, match="the state's weight is or has a tensor that requires gradients"):
         hvd.elastic.TorchState(weight={"first": weight} if inside else weight)
     hvd.elastic.TorchState(loss=[weight + 1])
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """The default process group is that of two ranks, of which the other one is not there."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("makes_state", [False, True])
+def test_a_model_or_an_optimizer_that_lies_on_several_ranks_is_refused(makes_state: bool) -> None:
+    model = fully_shard(torch.nn.Linear(2, 2), mesh=init_device_mesh("cpu", (2,)))
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    kept: dict[str, Any] = {"model": model}
+    if makes_state:
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        kept = {"optimizer": optimizer}
+    with pytest.raises(ValueError, match="a state cannot keep a DTensor, of which each rank has another part"):
+        hvd.elastic.TorchState(**kept)
 
 
 @pytest.mark.parametrize("is_distributed", [False, True])
