@@ -4,6 +4,7 @@ The scripts lie in `horovod_scripts`; the data are scikit-learn's handwritten di
 one process comes to is in `tests/worker_runtime/torch` and `test_random_trainings.py`.
 """
 
+import importlib
 import os
 import re
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # scikit-learn has no types
 
 from tests.system.launcher import Launcher
 
@@ -25,7 +25,7 @@ Said = list[list[str]]  # the lines of each rank
 @pytest.fixture
 def data(hvdrun: Launcher) -> Path:
     """Images of shape (n, 1, 8, 8) and labels, for training and for the test."""
-    digits = load_digits()
+    digits = importlib.import_module("sklearn.datasets").load_digits()  # a second, in a nightly test alone
     images = torch.from_numpy(digits.images).float().unsqueeze(1) / 16
     labels = torch.from_numpy(digits.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))

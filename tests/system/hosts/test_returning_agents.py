@@ -8,7 +8,7 @@ from hvdrun.joining.token import Token
 from tests.lab.plan import HostPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.hosts.roles import find_launchers, find_workers, kill
-from tests.system.hosts.test_detached_jobs import ELASTIC, TRAINS, detach, find_running
+from tests.system.hosts.test_detached_jobs import ELASTIC, HALVES, detach, find_running
 from tests.system.launcher import Running
 from tests.waiting import wait_until
 
@@ -33,7 +33,7 @@ def kill_server(cluster: Cluster) -> None:
 
 
 def wait_end(cluster: Cluster, job: str) -> tuple[int | None, str, str]:
-    """Let a job of `detach` train to its end; its exit code, output and messages."""
+    """Let a job of `detach` come to its end; its exit code, output and messages."""
     cluster.write("go", "")
     ended = cluster.start_on(cluster.lab.launcher, ["hvdrun", "wait", job]).wait()
     logs = cluster.start_on(cluster.lab.launcher, ["hvdrun", "logs", job]).wait()
@@ -68,7 +68,7 @@ def test_a_key_that_an_ssh_agent_has_alone_is_said_at_the_start(build: BuildClus
     wait_until(place.exists, "the ssh agent")
     assert cluster.start_on(launcher, ["ssh-add", key], environment=environment).wait().returncode == 0
     key.unlink()
-    cluster.write("train.py", TRAINS)
+    cluster.write("train.py", HALVES)
     words = ("--detach", "--lease", "3s", "--server-timeout", "3s", "-np", "2", "-H", "host1:1,host2:1")
     started = cluster(*words, "python", "train.py", environment=environment)
     assert started.stderr.startswith("hvdrun: the SSH agent alone has the key of host1 and 1 more: ")
@@ -105,7 +105,7 @@ def join(cluster: Cluster, host: str, command: list[str]) -> Running:
 @pytest.mark.nightly
 def test_agents_that_have_joined_find_a_server_without_a_token_that_is_valid(build: BuildCluster) -> None:
     cluster = build(2)
-    starting, command = start_joined(cluster, TRAINS, "-np", "2")
+    starting, command = start_joined(cluster, HALVES, "-np", "2")
     agents = [join(cluster, name, command) for name in ("host1", "host2")]
     started = starting.wait()
     assert started.returncode == 0, started.stderr
