@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
 from worker_runtime.errors import SnapshotError
 from worker_runtime.torch import Snapshot
@@ -24,6 +22,11 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
+def import_fsdp() -> Any:
+    """Import what takes more than a second, in this test and not wherever tests are collected."""
+    return importlib.import_module("torch.distributed.fsdp")
+
+
 def import_optimizers() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.script, when torch imports it
@@ -35,12 +38,17 @@ def make_zero(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def make_local(model: torch.nn.Module) -> torch.optim.Optimizer:
-    averager = PeriodicModelAverager(period=4)
+    averagers = importlib.import_module("torch.distributed.algorithms.model_averaging.averagers")
+    averager = averagers.PeriodicModelAverager(period=4)
     return import_optimizers().PostLocalSGDOptimizer(torch.optim.SGD(model.parameters()), averager)
 
 
+def fully_shard(model: torch.nn.Module) -> torch.nn.Module:
+    return import_fsdp().fully_shard(model)
+
+
 def shard(model: torch.nn.Module) -> torch.nn.Module:
-    return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+    return import_fsdp().FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
 
 
 @pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
