@@ -19,7 +19,7 @@ import pytest
 
 from tests.house.sources import ROOT
 from tests.system.detached import ask, find_guardian, find_job, find_server, kill_server
-from tests.system.launcher import Launcher, Running
+from tests.system.launcher import PRELOAD, Launcher, Running
 from tests.system.recording import Recording, read_notes
 from tests.system.recovery_scripts.recipe import SAMPLES
 from tests.system.roles import kill
@@ -31,7 +31,7 @@ LIMIT_SECONDS = 100.0
 FLUSH_SECONDS = 0.01  # after the death of a worker its exit is being written
 STOPPED = 128 + signal.SIGTERM
 SCRIPT = """
-import os, sys
+import os, sys, time
 from tests.system.recovery_scripts import train
 
 class Trainer(train.Trainer):
@@ -39,6 +39,7 @@ class Trainer(train.Trainer):
 
     def train(self, *given):
         super().train(*given)
+        time.sleep(0.02)  # others need not train at full speed while a worker starts
         for _ in range({lines}):
             self.written += 1
             sys.stdout.write(f"line {{os.getpid()}} {{self.written}}\\n")
@@ -197,7 +198,7 @@ def play(hvdrun: Launcher, act: Callable[[Story], None], lines: int, seed: int) 
         *("--detach", "-np", "2", "--min-np", "1", "--lease", "20s", "python", "train.py", folder, "clip"),
         *("--until", folder / "stop", "--every", "1"),
         forks=True,
-        environment={"PYTHONPATH": str(ROOT)},
+        environment={"PYTHONPATH": os.pathsep.join(map(str, (PRELOAD, ROOT)))},
     )
     story = Story(hvdrun, running, random.Random(seed), set())  # noqa: S311 - a story, not a secret
     wait_until(lambda: find_server(hvdrun) is not None)
