@@ -68,7 +68,7 @@ if hvd.rank() == 0:
 def test_the_example_loses_a_worker_gets_another_stops_and_continues(hvdrun: Launcher) -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 40
-    slow = text.replace("trainer.step(len(images))", "trainer.step(len(images)); __import__('time').sleep(0.02)")
+    slow = text.replace("trainer.step(len(images))", "trainer.step(len(images)); __import__('time').sleep(0.05)")
     hvdrun.write("train.py", slow.replace("state.epoch < EPOCHS", "state.epoch < 10**6"))
     words = ("-np", "2", "--min-np", "1", "--checkpoint", "kept", "--grace", "60s", "python", "train.py")
     running = hvdrun.start(*words, environment=ENVIRONMENT)

@@ -25,7 +25,7 @@ from worker_runtime.membership.runtime import RUNTIME
 
 SAMPLES, BATCH, WORDS = 120, 4, 30
 WIDE = 30_000  # numbers of a layer whose gradients travel through gloo
-PAUSE_SECONDS = 0.05  # of each step, so that others need not train at full speed while a worker starts
+PAUSE_SECONDS = 0.1  # of each step, so that others need not train at full speed while a worker starts
 OPTIMIZERS = {"sgd": {"learning_rate": 0.05, "momentum": 0.5}, "adam": {"learning_rate": 0.01}}
 
 
