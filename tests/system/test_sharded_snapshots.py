@@ -12,7 +12,6 @@ TRAIN = f"""
 import os, signal, sys
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from hvdrun.torch import Snapshot
 
