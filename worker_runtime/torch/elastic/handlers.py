@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 
 from worker_runtime.elastic import handlers, sampler
 from worker_runtime.elastic.copies import copy_nested
-from worker_runtime.elastic.handlers import Registry, SamplerStateHandler, Stateful
+from worker_runtime.elastic.handlers import AttributeCheck, Registry, SamplerStateHandler, Stateful
 from worker_runtime.torch.functions import broadcast_model, broadcast_optimizer_state
 from worker_runtime.torch.loading import load_checked, load_optimizer_state
 from worker_runtime.torch.optimizer import find_reducer
@@ -40,13 +40,20 @@ class ModelStateHandler(StatefulHandler):
         self.save()
 
 
-class OptimizerLike(Stateful):
+class OptimizerCheck(AttributeCheck):
+    """Looks for a list of groups, too: another object, such as a metric of ignite, may have attributes of all names."""
+
+    def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - of a metaclass
+        return super().__instancecheck__(instance) and isinstance(getattr(instance, "param_groups", None), list)
+
+
+class OptimizerLike(Stateful, metaclass=OptimizerCheck):
     """An optimizer, maybe of a class that is not derived from torch's.
 
     names: the attributes of such an object.
     """
 
-    names = (*Stateful.names, "param_groups", "step", "zero_grad")
+    names = (*Stateful.names, "step", "zero_grad")
 
 
 class OptimizerStateHandler(StatefulHandler):

@@ -33,6 +33,37 @@ def test_contents_of_a_named_tuple_are_restored(ranks: RankPool) -> None:
     assert ranks.run(body, size=1) == [("Counts", [1], 1.0)]
 
 
+class Metric:
+    """A metric of ignite: it has attributes of all names."""
+
+    count = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the count."""
+        return {"count": self.count}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Load the count."""
+        self.count = state_dict["count"]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda: None
+
+
+def test_an_object_that_has_attributes_of_all_names_is_restored_by_its_own(ranks: RankPool) -> None:
+    def body() -> object:
+        state = hvd.elastic.TorchState(metric=Metric())
+        state.metric.count = 3
+        state.commit()
+        state.metric.count = 5
+        state.restore()
+        return state.metric.count
+
+    assert ranks.run(body, size=1) == [3]
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_tensor_that_is_trained_is_refused_by_name(inside: bool) -> None:
     weight = torch.zeros(1, requires_grad=True)
