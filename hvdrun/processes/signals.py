@@ -14,7 +14,7 @@ from rendezvous.core.outcome import SIGNAL_OFFSET, name_signal
 SUSPENDING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _ANSWERED = (*STOPPING, *SUSPENDING, signal.SIGUSR1, signal.SIGUSR2)
 _FIRST_PROCESS = 1
-_ECHO_SECONDS = 0.5
+_ECHO_SECONDS = 2.0  # on a busy machine a process may be late by so much
 _REPEATED_BY_KERNEL = SIGNAL_OFFSET + signal.SIGXCPU  # after each further second of processor time
 
 

@@ -48,9 +48,8 @@ while not os.path.exists("end"):
     time.sleep(0.05)
     for other in others:
         try:
-            if not other.recv(1):
+            if not other.recv(1) and not os.path.exists("end"):
                 sys.exit("a peer is gone")
         except BlockingIOError:
             pass
-time.sleep(0.5)
 """

@@ -13,6 +13,7 @@ import pytest
 from tests.system.detached import ask, detach, kill_launcher
 from tests.system.launcher import Finished, Launcher
 from tests.system.roles import kill
+from tests.system.scripts import WAIT_FOR
 from tests.waiting import wait_until
 
 PLAIN = """
@@ -45,6 +46,15 @@ signal.signal(signal.SIGTERM, save)
 open(f"running.{slot}", "w")
 time.sleep(600)
 """
+# Both have begun when the first one fails.
+FAILS = f"""{WAIT_FOR}
+import worker_runtime
+print("begun", flush=True)
+slot = int(os.environ["HVD_SLOT"].rpartition(":")[2])
+open(f"{{sys.argv[1]}}.{{slot}}", "w")
+wait_for(f"{{sys.argv[1]}}.{{1 - slot}}")
+sys.exit(3)
+"""
 TALKS = """
 import os, sys, time
 print(0, flush=True)
@@ -67,7 +77,7 @@ time.sleep(600)
 
 def test_wait_ends_with_the_exit_code_of_the_job(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", PLAIN)
-    job = detach(hvdrun, "-np", "2", "python", "job.py", "go", "7")  # one that fails at once may not have started
+    job = detach(hvdrun, "-np", "2", "python", "job.py", "go", "7")
     hvdrun.write("go", "")
     assert ask(hvdrun, "wait", job) == Finished(7, "", "")
     assert f"{job}  exit 7" in ask(hvdrun, "ps").stdout
@@ -127,9 +137,10 @@ def test_the_job_continues_without_its_terminal_and_stops_on_request(hvdrun: Lau
 
 
 def test_a_job_that_cannot_start_ends_as_without_detach(hvdrun: Launcher) -> None:
-    hvdrun.write("job.py", 'import sys, worker_runtime\nprint("begun", flush=True)\nsys.exit(3)\n')
+    hvdrun.write("job.py", FAILS)
     words = ("-np", "2", "python", "job.py")
-    attached, detached = hvdrun(*words, forks=False), hvdrun("--detach", *words, forks=False)
+    attached = hvdrun(*words, "attached", forks=False)
+    detached = hvdrun("--detach", *words, "detached", forks=False)
     assert detached.returncode == attached.returncode == 3
     assert sorted(detached.stdout.splitlines()) == ["[0] begun", "[1] begun"]
     assert re.search("hvdrun: rank . on localhost .* failed first after .*: exit code 3", detached.stderr)
@@ -162,8 +173,11 @@ def test_workers_have_their_grace_when_all_processes_are_asked_to_end(hvdrun: La
     assert ("the job ends with its server" in started.stderr) is not has_journal
     job = started.stdout.strip()
     wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to run")
-    for process in hvdrun.processes():
-        kill(process.pid, signal.SIGTERM)
+    processes = hvdrun.processes()
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):  # all are asked before one of them answers
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):  # it has ended after it was asked
+                kill(process.pid, number)
     assert ask(hvdrun, "wait", job).returncode == 128 + signal.SIGTERM
     assert ask(hvdrun, "logs", job).stdout.count("saved") == 2
 
@@ -241,8 +255,8 @@ def test_attach_continues_as_long_as_the_job(hvdrun: Launcher) -> None:
 
 def test_a_reader_of_logs_that_goes_ends_it(hvdrun: Launcher) -> None:
     hvdrun.write("job.py", TALKS)
+    job = detach(hvdrun, "-np", "1", "python", "job.py", "20000")  # one that fails at once may not have started
     (hvdrun.directory / "go").touch()
-    job = detach(hvdrun, "-np", "1", "python", "job.py", "20000")
     read = hvdrun.start_words(
         [
             "bash",

@@ -104,7 +104,10 @@ def test_an_elastic_job_finds_out_that_its_workers_are_one_world(hvdrun: Launche
 
 
 def test_independent_commands_are_replaced_one_by_one_and_the_option_is_named(hvdrun: Launcher) -> None:
-    script = "echo $HOROVOD_RANK $HVD_INCARNATION; [ $HOROVOD_RANK$HVD_INCARNATION != 11 ] || exit 3; sleep 0.2"
+    script = (
+        "echo $HOROVOD_RANK $HVD_INCARNATION; case $HOROVOD_RANK$HVD_INCARNATION in 11) exit 3;; 12) touch go;; esac; "
+        "while [ ! -e go ]; do sleep 0.05; done"
+    )
     finished = hvdrun("-np", "2", "--min-np", "1", "sh", "-c", script)
     assert finished.returncode == 0
     assert sorted(line.split(" ", 1)[1] for line in finished.stdout.splitlines()) == ["0 1", "1 1", "1 2"]
