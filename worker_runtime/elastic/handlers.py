@@ -73,13 +73,19 @@ class StateHandler(ABC):
 class AttributeCheck(type):
     """Makes `isinstance()` look for the attributes that a class names, which an object may forward to another one.
 
-    `isinstance()` with a Protocol does not find forwarded attributes since Python 3.12.
+    `isinstance()` with a Protocol does not find forwarded attributes since Python 3.12. It finds those of classes, too,
+    and raises the errors of an object whose attributes are the keys of a dict.
     """
 
     names: tuple[str, ...]
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return all(getattr(instance, name, None) is not None for name in cls.names)
+        if isinstance(instance, type):
+            return False
+        try:
+            return all(getattr(instance, name, None) is not None for name in cls.names)
+        except Exception:  # noqa: BLE001 - the object's own code runs here
+            return False
 
 
 class Stateful(metaclass=AttributeCheck):

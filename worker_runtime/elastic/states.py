@@ -305,10 +305,10 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
 
     if kind in (tuple, set, frozenset):
         copied = kind(_copy(item, memo) for item in value)
-    elif isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple
+    elif issubclass(kind, tuple) and hasattr(kind, "_make"):  # a named tuple
         copied = value._make(_copy(item, memo) for item in value)
-    elif kind is bytearray or hasattr(value, "__array__") or hasattr(value, "asnumpy"):
-        # MXNet's arrays have asnumpy.
+    elif kind is bytearray or hasattr(kind, "__array__") or hasattr(kind, "asnumpy"):
+        # MXNet's arrays have asnumpy. The class is asked: an object may have attributes of all names, or raise errors.
         is_result = not getattr(value, "is_leaf", True)  # torch refuses to deepcopy results of autograd
         copied = copy.deepcopy(value.detach() if is_result else value, memo)
     else:

@@ -157,6 +157,12 @@ def _trace_optimizer(optimizer: Optimizer) -> _Source | None:
     return _Source(trace, [*states, *chain.from_iterable([group["params"] for group in groups])])
 
 
+def has_own_state(owner: object) -> bool:
+    """Whether the program's own code makes the state dict of this object, not torch's of a module or optimizer."""
+    kind = next((kind for kind in (Module, Optimizer) if isinstance(owner, kind)), None)
+    return kind is None or _has_own(owner, kind, "state_dict")
+
+
 def _has_own(owner: object, kind: type, name: str) -> bool:
     """Whether the object, or its class, has another method of this name than `kind` has."""
     return getattr(type(owner), name) is not getattr(kind, name) or name in vars(owner)

@@ -33,7 +33,8 @@ def find_sharded(value: Any) -> str | None:
         if package is not None and kind.__module__.startswith(package):
             return kind.__name__
     # FSDP marks its flat parameters by an attribute, and those of a module that it has flattened by another one.
-    is_flat = any(getattr(value, name, False) is True for name in ("_is_flat_param", "_fsdp_flattened"))
+    marks = ("_is_flat_param", "_fsdp_flattened")
+    is_flat = isinstance(value, torch.Tensor) and any(getattr(value, name, False) is True for name in marks)
     return "FlatParameter" if is_flat else None
 
 
@@ -45,6 +46,14 @@ def find_any_sharded(value: Any) -> str | None:
     parts: list[Iterable[Any]] = [[value]]
     if isinstance(value, torch.nn.Module):
         parts += [value.modules(), value.parameters(), value.buffers()]
-    if isinstance(groups := getattr(value, "param_groups", None), list):  # another object may have all names
-        parts += [group["params"] for group in groups]
+    parts += [group["params"] for group in _list_groups(value)]
     return next((kind for part in parts for each in part if (kind := find_sharded(each)) is not None), None)
+
+
+def _list_groups(value: Any) -> list[Any]:
+    """The groups of an optimizer. Another object may have attributes of all names, or raise any error."""
+    try:
+        groups = value.param_groups
+    except Exception:  # noqa: BLE001 - the object's own code runs here
+        return []
+    return groups if isinstance(groups, list) else []

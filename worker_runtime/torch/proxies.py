@@ -207,14 +207,14 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
             self._is_synchronized = self._is_unscaled = False
 
     @untraced
-    def zero_grad(self, *args: bool, **kwargs: bool) -> None:
+    def zero_grad(self, set_to_none: bool | None = None, **more: Any) -> None:
         """Clear the gradients. Reductions in flight are completed on all ranks, and their results discarded.
 
         Raises:
             HorovodInternalError: a reduction failed.
         """
         self._reducer.discard()
-        self._optimizer.zero_grad(*args, **kwargs)
+        _clear(self._optimizer, set_to_none, more)
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -312,9 +312,9 @@ class AdasumOptimizer(OptimizerProxy, is_ours=True):
             "skip_synchronize() has no meaning with op=Adasum, which combines steps; call step() alone"
         )
 
-    def zero_grad(self, *args: bool, **kwargs: bool) -> None:
-        """Clear the gradients."""
-        self._optimizer.zero_grad(*args, **kwargs)
+    def zero_grad(self, set_to_none: bool | None = None, **more: Any) -> None:
+        """Clear the gradients; see `AllreduceOptimizer.zero_grad`."""
+        _clear(self._optimizer, set_to_none, more)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the optimizer's state."""
@@ -324,6 +324,13 @@ class AdasumOptimizer(OptimizerProxy, is_ours=True):
         """Make all ranks find an infinity where one rank has one, so that all skip the step."""
         gradients = [parameter.grad for _, parameter in self._list_parameters() if parameter.grad is not None]
         self._reducer.spread_infinity(gradients, _find_scale(scaler))
+
+
+def _clear(optimizer: torch.optim.Optimizer, set_to_none: bool | None, more: dict[str, Any]) -> None:
+    """Clear gradients. An optimizer may have no parameter `set_to_none`, which accelerate looks for in the proxy."""
+    if set_to_none is not None:
+        more["set_to_none"] = set_to_none
+    optimizer.zero_grad(**more)
 
 
 def _find_scale(scaler: object) -> torch.Tensor | float:

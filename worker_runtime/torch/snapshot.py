@@ -23,7 +23,7 @@ from worker_runtime.snapshots.choice import Summary, choose, describe_choice, fi
 from worker_runtime.snapshots.contents import Packer, Row, ShardedStateError, find_unpicklable, unpack
 from worker_runtime.snapshots.copies import Pace, clone, note_streams
 from worker_runtime.snapshots.free_memory import describe, find_shortage
-from worker_runtime.snapshots.known_states import KnownStates
+from worker_runtime.snapshots.known_states import KnownStates, has_own_state
 from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, SnapshotMemory
 from worker_runtime.snapshots.process_group import find_group
 from worker_runtime.snapshots.random_states import (
@@ -212,21 +212,21 @@ class Snapshot:
 
     def _join_collectives(self) -> None:
         """Call each state_dict of the program's own: it may gather from all ranks, as torch's get_state_dict() does."""
-        for value in self._values.values():
-            if isinstance(value, Stateful) and not isinstance(value, torch.nn.Module | torch.optim.Optimizer):
+        for value in map(_unwrap, self._values.values()):
+            if isinstance(value, Stateful) and has_own_state(value):
                 value.state_dict()
 
     def _save_state(self, memory: SnapshotMemory, key: Key) -> None:
         """Keep the state of this host, in place of the older of the two."""
         self._await_writer()
+        states = {name: self._take(name, value) for name, value in self._values.items()}
+        known = (each.known for each in self._states.values() if each.known is not None)
         try:
-            states = {name: self._take(name, value) for name, value in self._values.items()}
-            known = (each.known for each in self._states.values() if each.known is not None)
             description, tensors = self._packer.pack(states, known)
         except ShardedStateError as error:
             raise SnapshotError(SHARDED.format("a value", error.kind)) from None
         except Exception as error:
-            name = find_unpicklable(self._values)
+            name = find_unpicklable(states)
             raise SnapshotError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
 
         data_bytes = self._packer.data_bytes

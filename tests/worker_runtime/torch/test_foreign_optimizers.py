@@ -1,5 +1,6 @@
 """Optimizers of other packages: of a class of their own, with more state than torch's, or around another one."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,23 @@ def test_a_reset_clears_the_gradients(ranks: RankPool, make: Make, parameter: to
         return parameter.grad
 
     assert ranks.run(body, size=1) == [None]
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_zero_grad_shows_its_parameter_and_passes_it_on(ranks: RankPool, op: int) -> None:
+    """Accelerate looks for it, and refuses to pass on what the program gives."""
+
+    def body() -> None:
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter]), op=op)
+        assert "set_to_none" in inspect.signature(optimizer.zero_grad).parameters
+        parameter.grad = torch.ones(1)
+        optimizer.zero_grad(set_to_none=False)
+        assert parameter.grad.item() == 0
+        optimizer.zero_grad()
+        assert parameter.grad is None
+
+    ranks.run(body, size=1)
 
 
 @pytest.mark.parametrize("shape", [[], ["params"]], ids=["torch's groups", "groups without parameters"])

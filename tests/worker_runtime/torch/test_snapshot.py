@@ -4,7 +4,7 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -292,6 +292,34 @@ def test_one_snapshot_has_all() -> None:
         _ = kept.epoch
     kept.step = lambda: None
     with pytest.raises(SnapshotError, match=r"^step cannot be pickled: \w+: .*lambda"):
+        kept.save()
+
+
+@pytest.mark.usefixtures("slot")
+def test_an_object_is_not_blamed_for_what_its_state_has_not() -> None:
+    model: Any = torch.nn.Linear(1, 1)
+    model.activation = lambda x: x
+    kept = begin(model=model, step=0)
+    kept.step = lambda: None
+    with pytest.raises(SnapshotError, match=r"^step cannot be pickled"):
+        kept.save()
+
+
+class Faulty:
+    """An object whose state_dict() has a fault."""
+
+    def state_dict(self) -> NoReturn:
+        """Raise an error."""
+        raise LookupError("of the program")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Unused."""
+
+
+@pytest.mark.usefixtures("slot")
+def test_an_error_of_a_state_dict_is_the_programs_own() -> None:
+    kept = begin(app=Faulty())
+    with pytest.raises(LookupError, match="of the program"):
         kept.save()
 
 

@@ -115,13 +115,22 @@ def test_a_rank_without_memory_takes_part_in_gathering(monkeypatch: pytest.Monke
     assert gathering.gathered == 1
 
 
+class GatheringModule(Gathering, torch.nn.Module):
+    """A module that makes its own state dict."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+        super().__init__()
+
+
 @pytest.mark.usefixtures("slot")
 @pytest.mark.parametrize("local_rank", ["0", "1"])
+@pytest.mark.parametrize("make", [Gathering, GatheringModule])
 def test_a_state_that_is_gathered_from_all_ranks_is_asked_for_on_each(
-    local_rank: str, monkeypatch: pytest.MonkeyPatch
+    make: type[Gathering], local_rank: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", local_rank)
-    gathering = Gathering()
+    gathering = make()
     kept = Snapshot(app=gathering, every=2)
     assert not kept.restore()
     for _ in range(4):
@@ -136,9 +145,16 @@ class Dynamic(Gathering):
         return lambda: name
 
 
+class Settings(dict[str, Any]):
+    """A dict whose keys are attributes, as programs make it: another attribute is a KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
 @pytest.mark.usefixtures("slot")
-def test_an_object_with_attributes_of_all_names_is_kept() -> None:
-    kept = Snapshot(metric=Dynamic())
+@pytest.mark.parametrize("value", [Dynamic(), Settings(lr=1), torch.nn.Linear, {"model": torch.nn.Linear}], ids=repr)
+def test_an_object_with_unusual_attributes_is_kept(value: object) -> None:
+    kept = Snapshot(value=value)
     assert not kept.restore()
     kept.save()
 

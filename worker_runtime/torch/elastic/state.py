@@ -17,6 +17,7 @@ from worker_runtime.torch.elastic.handlers import (
     get_handler_registry,
     set_handler_registry,
 )
+from worker_runtime.torch.sharding import refuse_part
 
 __all__ = [
     "ModelStateHandler",
@@ -60,12 +61,13 @@ class TorchState(HandledState):
         self.register(model=model, optimizer=optimizer, **kwargs)
 
     def check_plain(self, name: str, value: Any) -> None:
-        """See `HandledState.check_plain`; refuses tensors that are trained, too.
+        """See `HandledState.check_plain`; refuses tensors that are trained, or lie on several ranks, too.
 
         Raises:
             ValueError: it is or has one.
         """
         super().check_plain(name, value)
-        for _, part in list_parts(value):
-            if isinstance(part, torch.Tensor) and part.is_leaf and part.requires_grad:
+        for part in (part for _, part in list_parts(value) if isinstance(part, torch.Tensor)):
+            refuse_part(part)
+            if part.is_leaf and part.requires_grad:
                 raise WrongArgumentError(_TRAINED.format(name))

@@ -64,6 +64,23 @@ def test_an_object_that_has_attributes_of_all_names_is_restored_by_its_own(ranks
     assert ranks.run(body, size=1) == [3]
 
 
+class Settings(dict[str, Any]):
+    """A dict whose keys are attributes, as programs make it: another attribute is a KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
+@pytest.mark.parametrize("value", [Settings(lr=1), torch.nn.Linear, {"model": torch.nn.Linear}], ids=repr)
+def test_a_value_with_unusual_attributes_is_restored(ranks: RankPool, value: object) -> None:
+    def body() -> bool:
+        state = hvd.elastic.TorchState(value=value)
+        state.value = None
+        state.restore()
+        return state.value == value
+
+    assert ranks.run(body, size=1) == [True]
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_tensor_that_is_trained_is_refused_by_name(inside: bool) -> None:
     weight = torch.zeros(1, requires_grad=True)
@@ -81,12 +98,14 @@ def two_ranks() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_ranks")
-@pytest.mark.parametrize("makes_state", [False, True])
-def test_a_model_or_an_optimizer_that_lies_on_several_ranks_is_refused(makes_state: bool) -> None:
+@pytest.mark.parametrize("kind", ["model", "optimizer", "value"])
+def test_a_state_that_lies_on_several_ranks_is_refused(kind: str) -> None:
     model = fully_shard(torch.nn.Linear(2, 2), mesh=init_device_mesh("cpu", (2,)))
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
     kept: dict[str, Any] = {"model": model}
-    if makes_state:
+    if kind == "value":
+        kept = {"weights": [each.detach() for each in model.parameters()]}
+    if kind == "optimizer":
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
