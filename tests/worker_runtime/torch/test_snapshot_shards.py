@@ -152,7 +152,11 @@ class Settings(dict[str, Any]):
 
 
 @pytest.mark.usefixtures("slot")
-@pytest.mark.parametrize("value", [Dynamic(), Settings(lr=1), torch.nn.Linear, {"model": torch.nn.Linear}], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [Dynamic(), Settings(lr=1), torch.nn.Linear, {"model": torch.nn.Linear}],
+    ids=lambda value: type(value).__name__,
+)
 def test_an_object_with_unusual_attributes_is_kept(value: object) -> None:
     kept = Snapshot(value=value)
     assert not kept.restore()

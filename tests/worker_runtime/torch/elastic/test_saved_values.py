@@ -70,7 +70,9 @@ class Settings(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
 
-@pytest.mark.parametrize("value", [Settings(lr=1), torch.nn.Linear, {"model": torch.nn.Linear}], ids=repr)
+@pytest.mark.parametrize(
+    "value", [Settings(lr=1), torch.nn.Linear, {"model": torch.nn.Linear}], ids=lambda value: type(value).__name__
+)
 def test_a_value_with_unusual_attributes_is_restored(ranks: RankPool, value: object) -> None:
     def body() -> bool:
         state = hvd.elastic.TorchState(value=value)
