@@ -46,7 +46,7 @@ signal.signal(signal.SIGTERM, save)
 open(f"running.{slot}", "w")
 time.sleep(600)
 """
-# Both have begun when the first one fails.
+# A worker fails when both have begun.
 FAILS = f"""{WAIT_FOR}
 import worker_runtime
 print("begun", flush=True)
