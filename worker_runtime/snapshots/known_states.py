@@ -62,19 +62,16 @@ class KnownStates:
         if self._source is not None and self.known is not None and self._source.trace() == self._trace:
             return self._renew(self.known.value)
         self.known = self._source = None
-        if isinstance(self.owner, Module) and not _has_own(self.owner, Module, "state_dict"):
-            state = self.owner.state_dict(keep_vars=True)  # without an object more for each tensor
-        else:
-            state = self.owner.state_dict()
-        if self._changes > _MOST_CHANGES:
-            return state
-        self._changes += 1
+        source = None
+        if self._changes <= _MOST_CHANGES:
+            self._changes += 1
+            source = _trace(self.owner)
+        if source is None:
+            return self.owner.state_dict()
         if isinstance(self.owner, Module):
-            return self._keep(state, state, _trace_module(self.owner))
-        if not isinstance(self.owner, Optimizer):
-            return state
-        if (source := _trace_optimizer(self.owner)) is None:
-            return state
+            state = self.owner.state_dict(keep_vars=True)  # without an object more for each tensor
+            return self._keep(state, state, source)
+        state = self.owner.state_dict()
         self._packed = [group["params"] for group in state["param_groups"]]
         return self._keep(state, state["state"], source)
 
@@ -113,6 +110,13 @@ class _Source:
 
     trace: Callable[[], Trace]
     held: list[Any]
+
+
+def _trace(owner: object) -> _Source | None:
+    """The source of the state dict of this object; None where it has more than its class of torch makes."""
+    if isinstance(owner, Module):
+        return _trace_module(owner)
+    return _trace_optimizer(owner) if isinstance(owner, Optimizer) else None
 
 
 def _trace_module(root: Module) -> _Source | None:

@@ -27,12 +27,12 @@ def make_training() -> tuple[torch.nn.Sequential, torch.optim.Optimizer]:
 
 
 def look(state: Any) -> Any:
-    """What a state dict has: each object in its place."""
+    """What a state dict has: the memory of each tensor in its place."""
     if isinstance(state, dict):
         return {key: look(item) for key, item in state.items()}
     if isinstance(state, list):
         return [look(item) for item in state]
-    return (id(state), state.dtype, tuple(state.shape)) if isinstance(state, torch.Tensor) else state
+    return (state.data_ptr(), state.dtype, tuple(state.shape)) if isinstance(state, torch.Tensor) else state
 
 
 def take_plainly(owner: Any) -> Any:
@@ -93,6 +93,19 @@ def test_a_module_with_more_than_tensors_is_asked_each_time() -> None:
     states = KnownStates(torch.nn.Sequential(Counting(2, 2)))
     assert states.take()["0._extra_state"] == 7
     assert states.known is None
+
+
+def test_a_hook_of_a_module_gets_the_tensors_that_torch_gives_it() -> None:
+    model, _ = make_training()
+    model._register_state_dict_hook(lambda _module, state, _prefix, _metadata: keep_arrays(state))
+    states = KnownStates(model)
+    for _ in range(2):
+        assert states.take()["0.bias.array"].tolist() == model[0].bias.tolist()
+    assert states.known is None
+
+
+def keep_arrays(state: dict[str, Any]) -> None:
+    state.update({f"{name}.array": tensor.numpy() for name, tensor in state.items()})
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["module", "optimizer"])
