@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import select
 import signal
 import struct
 import termios
@@ -53,9 +54,22 @@ def find_sequencers(hvdrun: Launcher) -> list[int]:
 
 
 def kill(pid: int | None, number: signal.Signals = signal.SIGKILL) -> int:
-    """`kill -9` a process that must exist, or send it another signal; its pid."""
+    """`kill -9` a process that must exist, and wait for its end; or send it another signal. Its pid.
+
+    A process that is still there after `kill -9` would be taken for the one that takes its place.
+    """
     assert pid is not None
-    os.kill(pid, number)
+    if number != signal.SIGKILL:
+        os.kill(pid, number)
+        return pid
+    descriptor = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(descriptor, number)
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        assert poller.poll(1000 * LIMIT_SECONDS), f"process {pid} has not ended after kill -9"
+    finally:
+        os.close(descriptor)
     return pid
 
 
