@@ -1,28 +1,34 @@
-"""A process that plays one rank: it runs the functions that a test sends, each in an initialised world."""
+"""The processes that play ranks: each runs the functions that a test sends, each in an initialised world."""
 
 import ctypes
 import faulthandler
 import os
+import pickle
 import select
 import signal
+import socket
 import sys
 import traceback
 import warnings
+from array import array
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import cloudpickle
 import torch
+import torch._dynamo  # which the first optimizer imports
 
 from rendezvous.bootstrap import BACKEND, Bootstrap
 from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, Worker
+from tests.worker_runtime.rank_template import MOST_BYTES, OUTPUTS
 from worker_runtime.coordination.sequencer_child import SequencerChild
 from worker_runtime.coordination.wire import KEY_BYTES
 from worker_runtime.membership.runtime import RUNTIME
 
 LIMIT_SECONDS = 60.0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG; the parent is the thread that starts this process
+_MOST_DESCRIPTORS = 64  # of a rank: pipes to all others
 KEY = bytes(range(KEY_BYTES))
 SEQUENCER = SequencerChild("127.0.0.1")  # of rank 0, for all its worlds
 
@@ -105,9 +111,61 @@ def serve(commands: Connection, rank: int, readable: int, writable: tuple[int, .
         commands.send_bytes(cloudpickle.dumps(outcome))
 
 
-def main() -> None:
-    """Read the descriptors from the command line. The kernel kills this process with the tests: a rank may block."""
+def fork_ranks(line: socket.socket) -> list[int] | None:
+    """Fork a rank for each request, and tell its end; returns a child's number and descriptors, None to the parent."""
+    poller = select.poll()
+    poller.register(line, select.POLLIN)
+    children: dict[int, tuple[int, int]] = {}  # the pid and the status pipe of each pidfd
+    while True:
+        for descriptor, _ in poller.poll():
+            if descriptor in children:
+                poller.unregister(descriptor)
+                pid, status = children.pop(descriptor)
+                os.write(status, array("i", [os.waitpid(pid, 0)[1]]).tobytes())
+                os.close(status)
+                os.close(descriptor)
+                continue
+            request, descriptors, _, _ = socket.recv_fds(line, MOST_BYTES, _MOST_DESCRIPTORS)
+            if not request:
+                return None
+            rank, folder, variables = pickle.loads(request)  # noqa: S301 - of the tests
+            pid = os.fork()
+            if not pid:
+                for each in (line.detach(), *children, *(status for _, status in children.values())):
+                    os.close(each)
+                return [rank, *become_rank(folder, variables, descriptors)]
+            for each in descriptors:
+                os.close(each)
+            pidfd = os.pidfd_open(pid)
+            reading, writing = os.pipe()
+            socket.send_fds(line, [str(pid).encode()], [pidfd, reading])
+            os.close(reading)
+            children[pidfd] = pid, writing
+            poller.register(pidfd, select.POLLIN)
+
+
+def become_rank(folder: Path, variables: dict[str, str], descriptors: list[int]) -> list[int]:
+    """Take over what the tests have; returns the descriptors of a rank."""
+    die_with_parent()
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    for output, given in zip(OUTPUTS, descriptors, strict=False):
+        os.dup2(given, output)
+        os.close(given)
+    os.register_at_fork(after_in_child=SEQUENCER.abandon)
+    return descriptors[len(OUTPUTS) :]
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process with its parent: a rank may block."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def main() -> None:
+    """Read the descriptor of the tests' line from the command line."""
+    die_with_parent()
     torch.set_num_threads(1)
     faulthandler.enable()  # a crash, also of a forked child, says where
     faulthandler.register(signal.SIGQUIT)  # `Ranks` asks a rank that does not finish what it does
@@ -117,9 +175,11 @@ def main() -> None:
     warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled")  # of torch 2.11
     warnings.filterwarnings("ignore", "Guards may run slower")  # of torch on Python 3.13.0 alone
     warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"mxnet\.")  # of NumPy and SciPy
-    os.register_at_fork(after_in_child=SEQUENCER.abandon)
-    rank, descriptor, readable, *writable = map(int, sys.argv[1:])
-    serve(Connection(descriptor), rank, readable, tuple(writable))
+    forked = fork_ranks(socket.socket(fileno=int(sys.argv[1])))
+    if forked is not None:
+        sys.argv[1:] = map(str, forked)
+        rank, descriptor, readable, *writable = forked
+        serve(Connection(descriptor), rank, readable, tuple(writable))
 
 
 if __name__ == "__main__":

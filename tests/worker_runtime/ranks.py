@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -11,17 +10,15 @@ from contextlib import ExitStack
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Self
 
 import cloudpickle
 
 from tests import by_value
-from tests.house.sources import ROOT
 from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime import devices
+from tests.worker_runtime.rank_template import RankProcess, RankTemplate
 
-SCRIPT = Path(__file__).with_name("rank_process.py")
 POOL_SIZE = 3
 _PRINT_SECONDS = 0.5  # for the stacks of a rank that hangs
 
@@ -31,7 +28,7 @@ class RankFailedError(AssertionError):
 
 
 class Ranks:
-    """Processes that play ranks; started once, since each imports torch."""
+    """Processes that play ranks."""
 
     def __init__(self, count: int, device: str = devices.CPU, *, share_cards: bool = True) -> None:
         """Start them.
@@ -42,26 +39,18 @@ class Ranks:
             share_cards: where there are fewer GPUs, NCCL takes several of them on one.
         """
         self._calls = 0
-        # Where only a wheel is installed, nothing else leads to the modules of tests.
-        path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+        template = RankTemplate.find()
         with ExitStack() as ours:
             endpoints = [os.pipe() for _ in range(count)]
             for descriptor in (end for pair in endpoints for end in pair):
                 ours.callback(os.close, descriptor)
             self._connections: list[Connection] = []
-            self.processes: list[subprocess.Popen[bytes]] = []
+            self.processes: list[RankProcess] = []
             for rank in range(count):
                 own, theirs = Pipe()
                 writable = [end for _, end in (endpoints[1:] if rank == 0 else endpoints[:1])]
-                passed = [theirs.fileno(), endpoints[rank][0], *writable]
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, SCRIPT, *map(str, [rank, *passed])],
-                        pass_fds=passed,
-                        start_new_session=True,
-                        env=os.environ | path | (devices.describe_rank(device, rank, count) if share_cards else {}),
-                    )
-                )
+                variables = devices.describe_rank(device, rank, count) if share_cards else {}
+                self.processes.append(template.fork(rank, [theirs.fileno(), endpoints[rank][0], *writable], variables))
                 theirs.close()
                 self._connections.append(own)
 
@@ -119,7 +108,7 @@ class Ranks:
         """End all immediately."""
         for process in self.processes:
             process.kill()
-            process.wait()
+            process.wait(LIMIT_SECONDS)
 
     def close(self) -> list[int]:
         """End the processes as their programs end, and return their exit codes."""
