@@ -393,6 +393,7 @@ class Job:
         if state is None:
             continuation.life.answer_signals()
             return
+        self._ranks.restore(self._history.list_ranks())
         self._ranks.restore({record.worker: record.assignment.rank for record in state.workers.values()})
         self._history.resume(self._server.state, self._clock())
         if state.round_hosts:

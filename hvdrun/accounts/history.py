@@ -117,6 +117,10 @@ class History:
                 case _:
                     pass
 
+    def list_ranks(self) -> dict[Worker, int]:
+        """The last rank of each worker, also of one whose slot has another by now: its output may come later."""
+        return {worker: known.rank for worker, known in self.workers.items()}
+
     def count(self) -> int:
         """How many sizes, losses and workers there are."""
         return len(self.sizes) + len(self.losses) + len(self.workers)

@@ -78,6 +78,13 @@ def test_a_restart_is_over_when_all_workers_run_again() -> None:
     assert (loss.continued_at, loss.generation) == (6.0, 0)
 
 
+def test_the_ranks_of_a_former_round_are_known() -> None:
+    """The next server shows output of its workers that the former one could not show before it was killed."""
+    story = ("tick 0", "hosts a:2", "exit a:1 1", "exit a:0 -15 stopped", "started a:0#2 a:1#2")
+    ranks = run_story("size=2 restarts=2", *story).list_ranks()
+    assert ranks == {parse_worker(name): rank for rank in range(2) for name in (f"a:{rank}", f"a:{rank}#2")}
+
+
 def test_a_loss_after_which_all_workers_are_started_again_is_one_also_where_the_others_tried_to_continue() -> None:
     story = ("tick 0", "hosts a:2", "join all", "at 3", "exit a:0 a:1 -9", "at 4", "started a:0#2 a:1#2")
     history = run_story("min=1 max=2 np=2 restarts=2 failures=any", *story)
