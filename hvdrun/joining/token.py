@@ -157,14 +157,19 @@ def write_secret(path: Path, text: bytes) -> None:
 
 
 def _write_new(path: Path, text: bytes) -> None:
-    """Write a file that only its owner may read.
+    """Write a file that only its owner may read, as a whole or not at all.
 
     Raises:
         FileExistsError: there is one.
         OSError: it cannot be written.
     """
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY), "wb") as file:
-        file.write(text)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _explain_unwritable(path: Path, error: OSError) -> TokenFileError:
@@ -216,7 +221,11 @@ def create_files(path: Path, lifetime_seconds: float = DEFAULT_LIFETIME_SECONDS)
         raise TokenExistsError(path, key_path) from None
     except OSError as error:
         raise _explain_unwritable(path, error) from error
-    write_secret(path, keys.token.encode())
+    try:
+        write_secret(path, keys.token.encode())
+    except TokenFileError:
+        key_path.unlink(missing_ok=True)
+        raise
     return keys
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,20 @@ def test_a_token_is_never_overwritten(tmp_path: Path) -> None:
     assert name_key(path).read_text() == "mine"
     with pytest.raises(TokenFileError, match=r"is a folder: give the name of a new file in it\.$"):
         create_files(tmp_path)
+
+
+@pytest.mark.parametrize("free_bytes", [0, 400])  # 400: the key has place, the token has none
+def test_a_full_disk_gets_neither_a_token_nor_its_key(tmp_path: Path, free_bytes: int) -> None:
+    path = tmp_path / "job.token"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (free_bytes, limits[1]))
+    try:
+        with pytest.raises(TokenFileError, match="cannot be written"):
+            create_files(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    create_files(path)
 
 
 def test_a_token_file_that_hvdrun_made_is_removed_with_the_job(tmp_path: Path) -> None:
