@@ -320,6 +320,7 @@ class HostFileError(UsageError):
         where = f"the hostfile {name!r}" if line is None else f"line {line} of the hostfile {name!r}"
         super().__init__(f"{where} cannot be read: {reason}.")
         self.line = line
+        self.reason = reason
 
 
 class NotEnoughSlotsError(UsageError):

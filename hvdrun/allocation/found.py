@@ -6,8 +6,9 @@ PBS, LSF and the MPIJob of Kubeflow's MPI operator write the hosts into a file.
 from collections.abc import Mapping
 from pathlib import Path
 
+from hvdrun.errors import HostFileError
 from hvdrun.spec.hosts import read_hostfile
-from hvdrun.spec.remote import Allocation
+from hvdrun.spec.remote import Allocation, AllocationError
 from hvdrun.startup.paths import exists
 
 MPI_FOLDER = Path("/etc/mpi")
@@ -52,8 +53,17 @@ def find_mpijob(environment: Mapping[str, str], *, is_elastic: bool) -> Allocati
 
 
 def _find_file(environment: Mapping[str, str], kind: str, number: str, variable: str) -> Allocation | None:
-    """A file that names a host once for each of its slots, as PBS Pro, OpenPBS, Torque and LSF write it."""
+    """A file that names a host once for each of its slots, as PBS Pro, OpenPBS, Torque and LSF write it.
+
+    Raises:
+        AllocationError: the file cannot be read.
+    """
     path = environment.get(variable)
     if not path or number not in environment:
         return None
-    return Allocation(f"{kind} {environment[number]}", read_hostfile(Path(path)).hosts)
+    name = f"{kind} {environment[number]}"
+    try:
+        return Allocation(name, read_hostfile(Path(path)).hosts)
+    except HostFileError as error:
+        part = "which" if error.line is None else f"whose line {error.line}"
+        raise AllocationError(name, variable, f"is {path!r}, {part} cannot be read: {error.reason}") from error

@@ -44,7 +44,7 @@ class Joining:
 class AllocationError(LaunchError):
     """The variables or files of the scheduler cannot be read.
 
-    Cause: The variables or files of the scheduler have a form that hvdrun does not know.
+    Cause: The variables or files of the scheduler have a form that hvdrun does not know, or its file is gone.
     Remedy: Name the hosts with `-H` or `--hostfile`.
     """
 

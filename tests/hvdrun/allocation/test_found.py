@@ -13,7 +13,7 @@ from hvdrun.errors import HvdrunError, UsageError
 from hvdrun.options.flags import parse
 from hvdrun.options.request import make_job
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.remote import Allocation
+from hvdrun.spec.remote import Allocation, AllocationError
 from rendezvous.core.model import Host
 
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "4(x2)", "PATH": ""}
@@ -61,6 +61,28 @@ def test_the_hosts_of_a_scheduler_s_file_are_used(
     assert slots(spec) == found
     (remark,) = spec.display.remarks
     assert remark.startswith(f"{name}: {spec.workers.size} slots on {found[0]}, {found[1]}.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "variable"),
+    [("PBS job", "PBS_JOBID", "PBS_NODEFILE"), ("LSF job", "LSB_JOBID", "LSB_DJOB_HOSTFILE")],
+)
+def test_a_scheduler_s_file_that_cannot_be_read_is_named_with_its_variable(
+    kind: str, number: str, variable: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "nodes"
+    begin = f"the hosts of {kind} 5 are not known: {variable} is '{path}', "
+    end = "; name them with -H or --hostfile."
+    for text, fault in (
+        (None, "which cannot be read: No such file or directory"),
+        ("a\nb c d\n", "whose line 2 cannot be read: "),
+    ):
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+        with pytest.raises(AllocationError) as caught:
+            find_allocation({number: "5", variable: str(path)}, is_elastic=False)
+        assert str(caught.value).startswith(begin + fault)
+        assert str(caught.value).endswith(end)
 
 
 def test_an_elastic_mpijob_asks_the_operator_s_script(files: dict[str, dict[str, str]]) -> None:
