@@ -218,5 +218,5 @@ def _refuse(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{error.strerror or error}: name another folder."
+        reason = f"{error.strerror or error}; name another folder."
         raise LaunchError(f"{str(path)!r} of --output-filename cannot be created: {reason}") from error

@@ -178,7 +178,7 @@ def check_timeline(workers: Workers) -> None:
     elif not os.access(path if exists(path) else path.parent, os.W_OK):
         fault = os.strerror(errno.EACCES)
     if fault:
-        raise LaunchError(f"{str(path)!r} of --timeline cannot be written: {fault}: name another file.")
+        raise LaunchError(f"{str(path)!r} of --timeline cannot be written: {fault}; name another file.")
 
 
 def explain_interpreter(spec: JobSpec, command: tuple[str, ...], context: LookupContext) -> tuple[str, ...]:

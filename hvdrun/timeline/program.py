@@ -60,8 +60,9 @@ def render(summary: Summary, parts: Sequence[Path]) -> str:
     more = ""
     if len(parts) > 1:
         more = f" and {len(parts) - 1} more"
-    count = sum(each.count for each in summary.collectives.values())
-    lines = [f"{parts[0]}{more}: {summary.seconds:.1f} s, {len(summary.ranks)} ranks, {count:,} collectives"]
+    ranks = _count(len(summary.ranks), "rank")
+    collectives = _count(sum(each.count for each in summary.collectives.values()), "collective")
+    lines = [f"{parts[0]}{more}: {summary.seconds:.1f} s, {ranks}, {collectives}"]
     for section in _SECTIONS:
         found = list(section(summary))
         lines += ["", *found] if found else []
@@ -69,6 +70,10 @@ def render(summary: Summary, parts: Sequence[Path]) -> str:
         lines += ["", "What happened to the job"]
     lines += [f"{at:9.2f} s  {text}" for at, text in summary.notes]
     return "\n".join(lines)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def _render_stragglers(summary: Summary) -> Iterator[str]:

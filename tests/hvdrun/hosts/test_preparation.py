@@ -105,7 +105,7 @@ def test_a_program_that_is_missing_here_matters_only_where_workers_run_here(
 def test_a_timeline_that_rank_0_cannot_write_here_is_refused(
     timeline: str, fault: str, spec: JobSpec, context: LookupContext
 ) -> None:
-    with pytest.raises(LaunchError, match=f"of --timeline cannot be written: {fault}"):
+    with pytest.raises(LaunchError, match=f"of --timeline cannot be written: {fault}; name another file"):
         prepare(with_fields(spec, timeline=timeline), context, is_here)
     prepare(with_fields(spec, timeline=timeline), context, lambda host: host == "there")
     prepare(with_fields(spec, timeline="train.py"), context, is_here)

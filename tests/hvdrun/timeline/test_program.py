@@ -8,7 +8,7 @@ import pytest
 
 from hvdrun.cli.program import main
 from hvdrun.timeline.parts import list_parts, read_events
-from hvdrun.timeline.program import Request, read_request, run
+from hvdrun.timeline.program import Request, read_request, render, run
 from hvdrun.timeline.summary import Reader, Summary, find_percentile
 
 JOB = {"start_time_since_epoch_in_micros": 1_000_000, "job": "a"}
@@ -169,6 +169,12 @@ def test_a_recording_that_was_stopped_and_started_again_is_no_change_of_the_memb
     reader = Reader()
     reader.read([*NAMES, note, *collective(1, 0, {0: 0}, 0, 200), again, *collective(1, 800, {0: 800}, 900, 950)])
     assert reader.summary.changes == []
+
+
+def test_a_page_about_one_collective_of_one_rank_counts_in_the_singular() -> None:
+    reader = Reader()
+    reader.read([EVENTS[0], EVENTS[2], *collective(1, 0, {0: 0}, 0, 200)])
+    assert render(reader.summary, [Path("t.json")]).splitlines()[0] == "t.json: 0.2 s, 1 rank, 1 collective"
 
 
 def test_the_page_names_who_was_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
