@@ -63,7 +63,8 @@ class LauncherLink:
                 output.hold(is_held=False)
                 self._has_answered.clear()
                 with suppress(TimeoutError):  # then another try
-                    await asyncio.wait_for(self._has_answered.wait(), _PAUSE_SECONDS)
+                    async with asyncio.timeout(_PAUSE_SECONDS):  # wait_for would swallow a cancellation at an answer
+                        await self._has_answered.wait()
                 continue
             if is_last and not output.spool:
                 output.delivered.set()

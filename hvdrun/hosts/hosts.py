@@ -154,7 +154,8 @@ class Hosts:
         """Wait until the agents that need no rendezvous have been started, at most so long."""
         if self._early:
             with contextlib.suppress(TimeoutError):  # the job continues, and the agents start meanwhile
-                await asyncio.wait_for(self._have_started.wait(), limit_seconds)
+                async with asyncio.timeout(limit_seconds):
+                    await self._have_started.wait()
 
     def want(self, host: str) -> None:
         """A worker is launched there: start an agent, unless the host has one."""

@@ -91,7 +91,8 @@ class QuestionServer:
             _, user = _read_peer(connection)
             if user not in {os.geteuid(), 0}:
                 return
-            asked = await asyncio.wait_for(loop.sock_recv(connection, _QUESTION_BYTES), _QUESTION_SECONDS)
+            async with asyncio.timeout(_QUESTION_SECONDS):
+                asked = await loop.sock_recv(connection, _QUESTION_BYTES)
             for question, answer in self._answers.items():
                 if asked == question.encode():
                     await loop.sock_sendall(connection, (await answer()).encode())

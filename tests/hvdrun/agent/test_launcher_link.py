@@ -3,9 +3,10 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from hvdrun.agent.spool import Spool
 from hvdrun.agent.streams import OutputForwarder
 from rendezvous.core.messages import HostsChanged
 from rendezvous.core.model import Host, Policy
+from rendezvous.errors import UnreachableError
 from rendezvous.server.agent_streams import AgentStream
 from rendezvous.server.server import Server
 from rendezvous.server.state_machine import Term
@@ -70,6 +72,25 @@ class Agent:
 
     def _greet(self) -> None:
         self.greetings += 1
+
+
+class Away:
+    """A client whose launcher takes no messages."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.note_open: Callable[[], None] | None = None
+
+    async def obey(self, note_open: Callable[[], None]) -> AsyncIterator[Order]:
+        """Note what is called at an answer; no order comes."""
+        self.note_open = note_open
+        await asyncio.Event().wait()
+        yield Stop()
+
+    async def deliver(self, first: int, messages: Sequence[bytes], *, is_last: bool) -> int:
+        """Fail."""
+        self.tries += 1
+        raise UnreachableError("the launcher", f"message {first} of {len(messages)}", f"the last: {is_last}")
 
 
 def name(count: int) -> list[str]:
@@ -164,6 +185,25 @@ async def test_workers_wait_for_a_launcher_that_is_slow_and_not_for_one_that_is_
         may_end.set()
         await working
     await agent.output._drained.wait()
+
+
+@in_clean_loop
+async def test_a_delivery_that_is_cancelled_as_a_launcher_answers_ends(tmp_path: Path) -> None:
+    agent, client = Agent(tmp_path), Away()
+    agent.say(0)
+    parts = [
+        asyncio.create_task(part)
+        for part in (agent.link.obey(cast(Any, client)), agent.link.deliver(cast(Any, client)))
+    ]
+    await happen(lambda: client.tries == 1 and client.note_open is not None)
+    assert client.note_open is not None
+    client.note_open()
+    for part in parts:
+        part.cancel()
+    _, left = await asyncio.wait(parts, timeout=5.0)
+    for part in left:
+        part.cancel()
+    assert not left
 
 
 def write_on(descriptor: int, may_end: threading.Event) -> None:
