@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from worker_runtime.collectives.buffers import overlaps_itself
 from worker_runtime.collectives.dtypes import name_dtype
@@ -27,6 +28,11 @@ from worker_runtime.groups.torch_groups import TorchGroup, Work
 _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001 - of torch.Tensor and plain subclasses
 # The dispatch modes in which tensors have no values.
 _TRACING = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY"))  # noqa: SLF001 - torch has no public way
+
+_TRANSFORMED = (
+    "collectives cannot run inside vmap, grad, jvp and the like of torch.func; call it outside of them "
+    "(loss.backward() is fine)"
+)
 
 
 def make_error(name: str, text: str) -> ValueError:
@@ -52,6 +58,8 @@ def check_tensors(name: str, tensors: Sequence[torch.Tensor]) -> str:
     if not tensors:
         raise make_error(name, "there are no tensors; give at least one")
     check_untransformed(name)
+    if forward_ad._current_level >= 0:  # noqa: SLF001 - torch has no public way
+        _refuse_tangents(name, tensors)
 
     is_on_cpu = True
     for tensor in tensors:
@@ -106,17 +114,20 @@ def check_capture(name: str) -> None:
 def check_untransformed(name: str) -> None:
     """Raise ValueError inside a transform of torch.func, or while torch traces: tensors have no values there."""
     if torch._C._are_functorch_transforms_active():  # noqa: SLF001 - torch has no public way
-        raise make_error(
-            name,
-            "collectives cannot run inside vmap, grad, jvp and the like of torch.func; call it outside of "
-            "them (loss.backward() is fine)",
-        )
+        raise make_error(name, _TRANSFORMED)
     if torch._C._len_torch_dispatch_stack() and any(map(_find_mode, _TRACING)):  # noqa: SLF001 - torch has no public way
         raise make_error(
             name,
             "collectives cannot run under FakeTensorMode or make_fx, where tensors have no values; call it "
             "outside of them",
         )
+
+
+def _refuse_tangents(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise ValueError for a dual tensor of `torch.autograd.forward_ad`: the result would lack its tangent."""
+    unpack: Any = forward_ad.unpack_dual  # torch leaves it untyped
+    if any(isinstance(tensor, torch.Tensor) and unpack(tensor).tangent is not None for tensor in tensors):
+        raise make_error(name, _TRANSFORMED)
 
 
 def _find_mode(key: object) -> object:

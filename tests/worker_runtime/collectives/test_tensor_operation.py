@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -216,6 +217,17 @@ def test_a_collective_inside_a_transform_is_refused(run: Callable[[torch.Tensor]
     with pytest.raises(ValueError, match=r"allreduce 'x': collectives cannot run inside vmap, grad, jvp"):
         run(torch.ones(2))
     assert check_tensors("allreduce.x", [torch.ones(2)]) == "cpu"
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_tensor_with_a_tangent_is_refused() -> None:
+    plain = torch.ones(2)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(2), torch.ones(2))
+        with pytest.raises(ValueError, match=r"allreduce 'x': collectives cannot run inside vmap, grad, jvp"):
+            check_tensors("allreduce.x", [plain, dual])
+        assert check_tensors("allreduce.x", [plain]) == "cpu"
+    assert check_tensors("allreduce.x", [dual]) == "cpu"
 
 
 def test_fake_tensors_are_refused_and_real_ones_where_all_are_fake() -> None:
