@@ -18,7 +18,7 @@ HOMES = {
     "cloudpickle": {
         "hvdrun.cluster.pickling",
         "hvdrun.testing",
-        "worker_runtime.engine.objects",
+        "worker_runtime.engine.pickling",
         "worker_runtime.tasks",
     },
     "cryptography": {"hvdrun.transport.ssh", "rendezvous.server.authority"},  # reads users' keys, and makes a job's own

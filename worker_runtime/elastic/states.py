@@ -13,7 +13,7 @@ from worker_runtime.account import ACCOUNT, Part
 from worker_runtime.checkpoints import all_ranks
 from worker_runtime.elastic import exchange
 from worker_runtime.elastic.exchange import gather_objects
-from worker_runtime.engine.objects import find_pickling_error
+from worker_runtime.engine.pickling import find_pickling_error
 from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt, WrongArgumentError
 from worker_runtime.membership.notifications import HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME

@@ -11,7 +11,6 @@ import pickle
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import torch
 
 from worker_runtime.collectives.allgather import Allgather
@@ -20,6 +19,7 @@ from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, make_title
 from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.pickling import dump
 from worker_runtime.errors import ForgedObjectError, UnpicklableError
 
 _HMAC_BYTES = hashlib.sha256().digest_size
@@ -101,24 +101,6 @@ def allgather_object(
     return [_unpack(engine, title, part, rank) for part, rank in zip(parts, among.ranks, strict=True)]
 
 
-class _NullFile:
-    """A file that discards what is written."""
-
-    @staticmethod
-    def write(data: bytes | memoryview) -> int:
-        """Return the number of bytes."""
-        return len(data)
-
-
-def find_pickling_error(value: object) -> str:
-    """Why an object cannot be pickled; "" where it can."""
-    try:
-        cloudpickle.dump(value, _NullFile())
-    except Exception as error:  # noqa: BLE001 - the object's own code runs here
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
 class _Unpicklable(NamedTuple):
     """Sent in place of an object that cannot be pickled: the other ranks wait for an object."""
 
@@ -162,7 +144,7 @@ def _pack(engine: Engine, title: str, value: object, rank: int) -> tuple[torch.T
     stream = io.BytesIO()
     stream.write(bytes(_HMAC_BYTES))
     try:
-        cloudpickle.dump(value, stream)
+        dump(value, stream)
     except Exception as error:  # noqa: BLE001 - the object's own code runs here
         data, _ = _pack(engine, title, _Unpicklable(f"{type(error).__name__}: {error}"), rank)
         return data, error

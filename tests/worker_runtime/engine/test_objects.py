@@ -108,3 +108,18 @@ def test_an_object_that_cannot_be_pickled_is_reported_to_the_ranks_that_wait(ran
     cause = "rank 1 could not pickle its object (LookupError: not this one)"
     kinds = "broadcast_object", "allgather_object"
     assert reported == [f"UnpicklableError: {kind} 'noname.1': {cause}" for kind in kinds]
+
+
+@pytest.mark.parametrize("name", ["uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"])
+def test_a_dtype_that_torch_alone_pickles_badly_comes_to_all(ranks: RankPool, name: str) -> None:
+    dtype = getattr(torch, name)
+
+    def body() -> object:
+        tensors = [torch.arange(6).to(dtype).reshape(2, 3).t(), torch.tensor(2).to(dtype)]
+        weight = torch.nn.Parameter(torch.ones(2).to(dtype), requires_grad=False)
+        turned, single, kept = broadcast_object([*tensors, weight], 0)
+        forms = [(each.dtype is dtype, type(each).__name__) for each in (turned, single, kept)]
+        return forms, turned.float().tolist(), single.item(), kept.float().tolist()
+
+    forms = [(True, "Tensor"), (True, "Tensor"), (True, "Parameter")]
+    assert ranks.run(body) == [(forms, [[0, 3], [1, 4], [2, 5]], 2, [1, 1])] * 2
