@@ -55,9 +55,10 @@ def load(arguments: Sequence[str]) -> Program:
 def _renew_main() -> None:
     """Create a new `__main__`, since garbage collections ignore the one from before the fork."""
     main = sys.modules[_MAIN] = ModuleType(_MAIN)
-    vars(main).update(
-        __doc__=None, __loader__=BuiltinImporter, __annotations__={}, __builtins__=sys.modules["builtins"]
-    )
+    vars(main).update(__doc__=None, __loader__=BuiltinImporter)
+    if sys.version_info < (3, 14):  # newer: a module has annotations where it declares some
+        vars(main).update(__annotations__={})
+    vars(main).update(__builtins__=sys.modules["builtins"])
     if _MP_MAIN in sys.modules:  # multiprocessing has registered the former one under this name too
         sys.modules[_MP_MAIN] = main
 
