@@ -79,15 +79,20 @@ def describe_streams() -> dict[str, object]:
     return facts
 
 
+def list_descriptors() -> list[str]:
+    """All open ones, without those of libraries: libffi may keep its own file open where ctypes is imported."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    return [link.name for link in links if f" {link.readlink()}\n" not in mapped]
+
+
 def describe_process() -> dict[str, object]:
     """What the kernel says of this process."""
     here = os.getpid()
-    names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are all that is wanted
-    open_descriptors = [each for each in names if os.path.lexists(f"/proc/self/fd/{each}")]
     shown = subprocess.run(["ps", "-o", "args=,comm=", "-p", str(here)], capture_output=True, check=True).stdout
     status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return {
-        "descriptors": sorted(open_descriptors),
+        "descriptors": sorted(list_descriptors()),
         "cwd": [str(Path.cwd()), str(Path("/proc/self/cwd").readlink())],
         "ps": shown.decode(),
         "cmdline": Path("/proc/self/cmdline").read_text(encoding="utf-8", errors="surrogateescape"),

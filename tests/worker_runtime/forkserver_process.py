@@ -58,8 +58,11 @@ class Server:
         head = self.agent.recv(LENGTH.size, socket.MSG_WAITALL)
         return decode(self.agent.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
 
-    def fork(self, folder: Path, *words: str) -> Worker:
-        """Ask for a worker that runs `python words` in this folder; it waits at its gate."""
+    def fork(self, folder: Path, *words: str, memory: int | None = None) -> Worker:
+        """Ask for a worker that runs `python words` in this folder; it waits at its gate.
+
+        memory: the descriptor of its memory of snapshots.
+        """
         number = next(self._numbers)
         out, err, gate = os.pipe(), os.pipe(), os.pipe()
         null = os.open(os.devnull, os.O_RDWR)  # as subprocess opens it
@@ -71,7 +74,8 @@ class Server:
             environment=self.environment,
             threads=1,
         )
-        socket.send_fds(self.agent, [encode(request)], (null, out[1], err[1], gate[0]))
+        memories = () if memory is None else (memory,)
+        socket.send_fds(self.agent, [encode(request)], (null, out[1], err[1], gate[0], *memories))
         for descriptor in (null, out[1], err[1], gate[0]):
             os.close(descriptor)
         answer = self.hear()

@@ -134,7 +134,8 @@ def find_objection(agent: socket.socket) -> str:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "something that is imported here opened a CUDA device"
-    for descriptor in set(process_image.list_descriptors()).difference(_STANDARD, {agent.fileno()}):
+    opened = set(process_image.list_descriptors()).difference(_STANDARD, {agent.fileno()})
+    for descriptor in opened - process_image.find_libraries(opened):
         return f"something that is imported here keeps {os.readlink(f'/proc/self/fd/{descriptor}')} open"  # noqa: PTH115 - pathlib would be imported for this
     return ""
 
@@ -214,8 +215,11 @@ def become(
     memory = None
     if memories:
         memory = memories[0], int(request.environment[SNAPSHOT_FD])
-    process_image.take_descriptors(streams, memory)
+    kept = process_image.find_libraries(set(process_image.list_descriptors()).difference(_STANDARD, streams, memories))
+    process_image.take_descriptors(streams, memory, kept)
     try:
+        if memory is not None and memory[1] in kept:
+            raise OSError(errno.EEXIST, "the memory has taken the place of a library's file")  # noqa: TRY301 - as what fails below
         process_image.take_environment(request.environment)
         process_image.show(request.arguments, request.environment)
         os.chdir(request.directory)

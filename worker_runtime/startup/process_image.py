@@ -9,12 +9,13 @@ The forkserver loads torch and NumPy's BLAS with OMP_NUM_THREADS=1. A worker set
 """
 
 import ctypes
+import fcntl
 import io
 import mmap
 import os
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 _PR_SET_MM = 35
@@ -23,9 +24,10 @@ _MAP = struct.Struct("=11QQII")  # struct prctl_mm_map
 _NO_FILE = 0xFFFFFFFF
 _FIRST_STAT_FIELD = 3  # after the name in parentheses
 _STANDARD = 3  # descriptors that stay
+_CODE = " r-xp "  # in a line of /proc/self/maps
 
 
-def take_descriptors(streams: Sequence[int], memory: tuple[int, int] | None = None) -> None:
+def take_descriptors(streams: Sequence[int], memory: tuple[int, int] | None = None, kept: Collection[int] = ()) -> None:
     """Make these descriptors standard input, output and error, and close all others.
 
     Python's stream objects stay, since libraries may hold them; their state of the former descriptors (seekability,
@@ -34,15 +36,18 @@ def take_descriptors(streams: Sequence[int], memory: tuple[int, int] | None = No
     Args:
         streams: the three.
         memory: another one to keep, and its new number.
+        kept: those of libraries, which stay where they are.
     """
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
-    first = _STANDARD
+    staying = set(kept)
     if memory is not None:
-        descriptor, target = memory
-        os.dup2(descriptor, target)
-        os.closerange(first, target)
-        first = target + 1
+        os.dup2(*memory)
+        staying.add(memory[1])
+    first = _STANDARD
+    for descriptor in sorted(staying):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
     os.closerange(first, max(list_descriptors(), default=0) + 1)
     for descriptor, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)):
         if type(stream) is io.TextIOWrapper:  # None if the descriptor was closed
@@ -53,6 +58,19 @@ def list_descriptors() -> list[int]:
     """All open descriptors, without the one that lists them."""
     names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are all that is wanted
     return [int(name) for name in names if os.path.lexists(f"/proc/self/fd/{name}")]
+
+
+def find_libraries(descriptors: Collection[int]) -> set[int]:
+    """Those of these descriptors that are files of libraries, which this process runs and cannot write.
+
+    Newer releases of libffi keep their own file open, and map it again for further callbacks of ctypes: without the
+    descriptor these crash.
+    """
+    paths = {descriptor: os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in descriptors}  # noqa: PTH115 - pathlib's is slower
+    if not any(path.startswith("/") for path in paths.values()):
+        return set()
+    code = {_get_path(line) for line in _read_maps() if _CODE in line and "/" in line}
+    return {descriptor for descriptor, path in paths.items() if path in code and _is_read_only(descriptor)}
 
 
 def take_environment(environment: Mapping[str, str]) -> None:
@@ -163,8 +181,20 @@ def set_thread_counts(wanted: int | None) -> None:
 
 def _find_openblas() -> set[str]:
     """The OpenBLAS libraries that this process has mapped; NumPy and SciPy have one each."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    return {line[line.index("/") :] for line in lines if "openblas" in line and "/" in line}
+    return {_get_path(line) for line in _read_maps() if "openblas" in line and "/" in line}
+
+
+def _read_maps() -> list[str]:
+    """What this process has mapped, a line for each part of its memory."""
+    return Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+
+
+def _get_path(line: str) -> str:
+    return line[line.index("/") :]
+
+
+def _is_read_only(descriptor: int) -> bool:
+    return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
 
 def _find_cores() -> set[tuple[str, str]]:

@@ -4,14 +4,30 @@ import os
 import socket
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from hvdrun.agent.prefork import make_command
+from rendezvous.bootstrap import SNAPSHOT_FD
 from rendezvous.wire.processes import LENGTH, Ready
 from tests.worker_runtime.forkserver_process import running, serving
 from worker_runtime.startup import forkserver
+
+# As libffi does, of which Python's own copy may be a part of the interpreter.
+OPENS_A_LIBRARY = """
+import os, sys
+with open("/proc/self/maps") as maps:
+    sys.library = next(line.split()[-1] for line in maps if " r-xp " in line and "/libc" in line)
+sys.kept = os.open(sys.library, os.O_RDONLY)
+"""
+MAPS_A_FILE_THAT_IT_WRITES = """
+import mmap, os
+kept = os.memfd_create("code")
+os.truncate(kept, 4096)
+code = mmap.mmap(kept, 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+"""
 
 
 def test_a_worker_runs_when_the_agent_knows_of_it(tmp_path: Path) -> None:
@@ -93,6 +109,32 @@ def test_state_that_does_not_survive_a_fork_is_an_objection(tmp_path: Path, done
     (tmp_path / "script.py").touch()
     with serving(tmp_path, preload=done) as server:
         assert objection in server.hear().objection
+
+
+def test_a_library_that_keeps_its_own_file_open_keeps_it_in_each_worker(tmp_path: Path) -> None:
+    script = "import os, sys; print(os.readlink(f'/proc/self/fd/{sys.kept}') == sys.library)"
+    with serving(tmp_path, preload=OPENS_A_LIBRARY) as server:
+        (tmp_path / "script.py").write_text(script)
+        assert server.hear() == Ready("")
+        assert server.fork(tmp_path, "script.py").end() == (0, "True\n", "")
+
+
+def test_a_library_that_is_open_for_writing_is_an_objection(tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    with serving(tmp_path, preload=MAPS_A_FILE_THAT_IT_WRITES) as server:
+        assert "keeps /memfd:code (deleted) open" in server.hear().objection
+
+
+def test_a_worker_whose_memory_has_the_number_of_a_library_s_file_is_executed(tmp_path: Path) -> None:
+    preload = (
+        f"import sys\nif '-m' in sys.orig_argv:\n{textwrap.indent(OPENS_A_LIBRARY, '    ')}    os.dup2(sys.kept, 77)"
+    )
+    script = "import os; print(os.pread(77, 9, 0), os.get_inheritable(77))"
+    memory = os.memfd_create("memory")
+    os.write(memory, b"kept")
+    with running(tmp_path, script, preload=preload, environment={SNAPSHOT_FD: "77"}) as server:
+        assert server.fork(tmp_path, "script.py", memory=memory).end() == (0, "b'kept' True\n", "")
+    os.close(memory)
 
 
 def test_no_two_workers_draw_the_same_random_numbers_or_share_a_secret(tmp_path: Path) -> None:
