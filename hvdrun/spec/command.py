@@ -236,7 +236,9 @@ def _suggest_words(name: str, context: LookupContext) -> str | None:
 
 def _explain_absence(path: Path) -> str:
     try:
-        is_link = path.is_symlink()
+        is_link = stat.S_ISLNK(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_link = False
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return "is a broken link" if is_link else "does not exist"
