@@ -13,7 +13,9 @@ from hvdrun.transport.ssh.ssh_errors import BadSshConfigError, JumpFailedError, 
 from hvdrun.transport.ssh.tokens import expand_home, expand_path, expand_tokens, make_tokens
 
 _MAX_JUMPS = 8  # ends the chain of a jump host that is reached through itself
-_OTHER_DEFAULT_KEYS = ("~/.ssh/id_dsa", "~/.ssh/id_ecdsa_sk", "~/.ssh/id_ed25519_sk", "~/.ssh/id_xmss")
+_OTHER_DEFAULT_KEYS = tuple(
+    f"~/.ssh/id_{kind}" for kind in ("dsa", "ecdsa_sk", "ed25519_sk", "mldsa44_ed25519", "xmss")
+)
 _ACCEPT_NEW = frozenset({"accept-new", "false", "no", "off"})
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 _JUMP = re.compile(r"(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>\d+))?")

@@ -53,6 +53,11 @@ def test_without_configuration_the_target_is_that_of_ssh(resolve: Resolve, monke
     assert (target.certificates, target.revoked_keys, target.connect_timeout_seconds) == ((), None, None)
 
 
+def test_default_keys_of_a_newer_ssh_are_not_taken_for_configured_ones(resolve: Resolve) -> None:
+    shown = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk", "id_mldsa44_ed25519")  # OpenSSH 10.6's
+    assert resolve("".join(f"IdentityFile ~/.ssh/{name}\n" for name in shown)).keys == ()
+
+
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SshConfig:
     """The configuration of a machine without ssh."""
