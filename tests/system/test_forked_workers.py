@@ -79,7 +79,8 @@ model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.TensorDataset(torch.rand(64, 1, 8, 8), torch.arange(64) % 10)
 losses = []
-for images, labels in torch.utils.data.DataLoader(data, 16, shuffle=True, num_workers=2, multiprocessing_context="fork"):
+multiprocessing.set_start_method("fork")  # newer Pythons import this script again in each child process
+for images, labels in torch.utils.data.DataLoader(data, batch_size=16, num_workers=2, shuffle=True):
     optimizer.zero_grad()
     loss = torch.nn.functional.cross_entropy(model(images), labels)
     loss.backward()

@@ -54,6 +54,6 @@ def write_silent(folder: Path) -> RemoteAgent:
 
 
 def find_session(server: SshServer) -> psutil.Process:
-    """The server's process for its one connection."""
+    """The server's process that has its one connection; newer releases have another one above it."""
     (session,) = server.sessions()
-    return session
+    return [session, *(child for child in session.children(recursive=True) if child.name().startswith("sshd"))][-1]
