@@ -41,7 +41,7 @@ class OutputLostError(HvdrunError):
     """Hvdrun cannot write its output.
 
     Cause: The disk is full, or the reader of a pipe has ended.
-    Remedy: See where the standard output goes, and run hvdrun again.
+    Remedy: See where the standard output goes, and run hvdrun again, unless a line says that the job goes on.
     """
 
     exit_code: ClassVar[int] = OUTPUT_LOST

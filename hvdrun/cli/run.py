@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdrun.cli.messages import BUG, INTERRUPTED, print_error, print_record, print_text, report
+from hvdrun.cli.messages import BUG, INTERRUPTED, OUTPUT_CLOSED, print_error, print_record, print_text, report
 from hvdrun.errors import HvdrunError
 from hvdrun.hosts.preparation import add_hosts, prepare
 from hvdrun.processes.processes import name_job
@@ -150,10 +150,26 @@ def run_detached(prepared: Prepared, launch: Launch | None) -> int:
     patience_seconds = spec.limits.effective_server_timeout_seconds
     code = detach(JobRecord.of(prepared.name, spec), _make_work(prepared, launch), os.environ, patience_seconds)
     if code == 0:
-        if sys.stderr is not None and sys.stderr.isatty():
-            name = prepared.name
-            print_error(f"the job goes on: hvdrun attach {name} | logs -f {name} | stop {name}", with_time=False)
-        return print_text(prepared.name)
+        code = _tell_name(prepared.name)
+    return code
+
+
+def _tell_name(name: str) -> int:
+    """Print the name of a job that has started, and return the exit code; where that fails, say that the job goes on.
+
+    Raises:
+        OutputLostError: it cannot be written.
+    """
+    hint = f"the job goes on: hvdrun attach {name} | logs -f {name} | stop {name}"
+    is_told = sys.stderr is not None and sys.stderr.isatty()
+    if is_told:
+        print_error(hint, with_time=False)
+    code = OUTPUT_CLOSED  # until it is printed
+    try:
+        code = print_text(name)
+    finally:
+        if code and not is_told:
+            print_error(hint, with_time=False)
     return code
 
 

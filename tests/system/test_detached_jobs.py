@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.detached import ask, detach, kill_launcher
-from tests.system.launcher import Finished, Launcher
+from tests.system.detached import ask, detach, find_job, kill_launcher
+from tests.system.launcher import LIMIT_SECONDS, Finished, Launcher
 from tests.system.roles import kill
 from tests.system.scripts import WAIT_FOR
 from tests.waiting import wait_until
@@ -285,3 +285,28 @@ def test_logs_follow_over_all_files_of_the_log(hvdrun: Launcher) -> None:
     ended = following.wait(200)
     assert ended.stdout == "".join(f"[0] {number}\n" for number in range(700000))
     assert len(list(hvdrun.state.glob("hvdrun/*/log.*"))) > 1
+
+
+def test_a_job_whose_name_cannot_be_written_is_told_to_go_on(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", PLAIN)
+    with Path("/dev/full").open("wb") as full:
+        started = subprocess.run(
+            hvdrun.command("--detach", "-np", "1", "python", "train.py", "go", "0"),
+            cwd=hvdrun.directory,
+            env=hvdrun.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    job = find_job(hvdrun)
+    assert (started.returncode, started.stderr.decode().splitlines()) == (
+        74,
+        [
+            f"hvdrun: the job goes on: hvdrun attach {job} | logs -f {job} | stop {job}",
+            "hvdrun: the standard output cannot be written: No space left on device; see what it is redirected to.",
+        ],
+    )
+    hvdrun.write("go", "")
+    assert ask(hvdrun, "wait", job).returncode == 0
