@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from hvdrun.doctor.bandwidth import choose_backends, make_command, measure
 from hvdrun.doctor.visits import Examination, visit
 from hvdrun.errors import UnknownOptionError, UsageError
-from hvdrun.hosts.findings import Finding, Host, describe_size
+from hvdrun.hosts.findings import Finding, Host, count, describe_size
 from hvdrun.hosts.preparation import add_hosts, prepare
 from hvdrun.options.flags import find_option
 from hvdrun.options.programs import DOCTOR
@@ -138,10 +138,9 @@ def render(found: Examination, *, cleaned: bool = False) -> str:
         pairs = f"{len(found.milliseconds)} directions between hosts"
         lines.append(f"{pairs} connect, the slowest in {slowest:.1f} ms: {one} to {other}")
     lines += [measured.describe() for measured in found.measured]
-    lines.append("")
-    count = len(found.findings)
-    counted = {0: "nothing is wrong", 1: "1 finding:"}
-    lines.append(counted.get(count, f"{count} findings:"))
+    if lines:
+        lines.append("")
+    lines.append(f"{count(len(found.findings), 'finding')}:" if found.findings else "nothing is wrong")
     for number, finding in enumerate(found.findings, 1):
         lines.append(f"{number}. {finding.what}")
         if finding.remedy:
@@ -154,10 +153,15 @@ def render(found: Examination, *, cleaned: bool = False) -> str:
 def _describe_host(name: str, host: Host) -> str:
     facts = host.facts
     packages = [f"{package} {facts.packages[package]}" for package in ("torch", "mxnet") if package in facts.packages]
-    has = [f"Python {facts.python}", *packages, f"{facts.cpus} CPUs", f"{describe_size(facts.memory)} of memory free"]
+    has = [
+        f"Python {facts.python}",
+        *packages,
+        count(facts.cpus, "CPU"),
+        f"{describe_size(facts.memory)} of memory free",
+    ]
     if facts.accelerators:
         driver = f" (driver {facts.driver})" if facts.driver else ""
-        has.append(f"{facts.accelerators} accelerators{driver}")
+        has.append(f"{count(facts.accelerators, 'accelerator')}{driver}")
     if facts.proxies:
         has.append(f"a proxy in {facts.proxies[0]}, which hvdrun does not use")
     return f"{name}: {', '.join(has)}"

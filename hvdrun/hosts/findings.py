@@ -150,7 +150,7 @@ def find_accelerators(hosts: Hosts) -> Iterator[Finding]:
 
         if facts.accelerators and host.slots > facts.accelerators:
             yield Finding(
-                f"{name} has {_count(host.slots, 'slot')}, but {_count(facts.accelerators, 'accelerator')}",
+                f"{name} has {count(host.slots, 'slot')}, but {count(facts.accelerators, 'accelerator')}",
                 (name,),
                 f"hvdrun -H {name}:{facts.accelerators}",
             )
@@ -195,14 +195,14 @@ def find_shortages(hosts: Hosts) -> Iterator[Finding]:
                 _at(host, name, f"mount -o remount,size=8G {_SHARED_MEMORY}") + ", or docker run --shm-size=8g",
             )
         if facts.memory < LEAST_MEMORY * host.slots:
-            what = f"{describe_size(facts.memory)} of memory is free on {name}, for {_count(host.slots, 'worker')}"
+            what = f"{describe_size(facts.memory)} of memory is free on {name}, for {count(host.slots, 'worker')}"
             yield Finding(what, (name,), _at(host, name, "ps aux --sort=-rss | head"))
         if facts.files is not None and facts.files < LEAST_FILES + 2 * host.slots:
             what = f"a process on {name} may open only {facts.files:,} files"
             yield Finding(what, (name,), "raise the limit: `ulimit -Hn`, or nofile in /etc/security/limits.conf")
         if facts.processes is not None and facts.processes < LEAST_TASKS * host.slots:
             what = f"only {facts.processes:,} more processes and threads may start on {name}"
-            what = f"{what}, for {_count(host.slots, 'worker')}"
+            what = f"{what}, for {count(host.slots, 'worker')}"
             yield Finding(what, (name,), "raise `ulimit -u`, or pids.max of the control group")
 
 
@@ -232,10 +232,10 @@ def find_leftovers(hosts: Hosts) -> Iterator[Finding]:
     for name, host in hosts.items():
         if left := host.facts.leftovers:
             first = max(left, key=lambda each: each.seconds)
-            what = f"{_count(len(left), 'process', 'es')} of earlier jobs on {name}, the oldest with pid {first.pid}"
+            what = f"{count(len(left), 'process', 'es')} of earlier jobs on {name}, the oldest with pid {first.pid}"
             yield Finding(f"{what}, since {_time(first.seconds)}: {first.command}", (name,), "hvdrun doctor --clean")
         if host.facts.folders:
-            what = f"{_count(len(host.facts.folders), 'folder')} of killed agents on {name}: {host.facts.folders[0]}"
+            what = f"{count(len(host.facts.folders), 'folder')} of killed agents on {name}: {host.facts.folders[0]}"
             yield Finding(what, (name,), "hvdrun doctor --clean")
 
 
@@ -262,7 +262,8 @@ def _major(version: str) -> int:
     return int(first) if first.isdecimal() else 0
 
 
-def _count(number: int, noun: str, plural: str = "s") -> str:
+def count(number: int, noun: str, plural: str = "s") -> str:
+    """A number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 

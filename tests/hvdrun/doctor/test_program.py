@@ -153,6 +153,16 @@ def test_the_page_has_hosts_and_findings_with_their_remedies() -> None:
     ]
 
 
+def test_the_page_counts_one_accelerator_and_one_finding_in_the_singular() -> None:
+    found = Examination({"a": Host(replace(FACTS, cpus=1, accelerators=1))}, [Finding("one is wrong", ("a",))])
+    described = "Python 3.11.7, torch 2.13.0, 1 CPU, 4.0 GiB of memory free, 1 accelerator (driver 580.1)"
+    assert render(found).splitlines() == [f"a: {described}", "", "1 finding:", "1. one is wrong"]
+
+
+def test_the_page_of_hosts_that_cannot_be_visited_begins_with_the_findings() -> None:
+    assert render(Examination({}, [Finding("it is unknown", ("a",))])) == "1 finding:\n1. it is unknown"
+
+
 def test_json_has_the_same() -> None:
     found = json.loads(render_json(FOUND))
     assert found["version"] == 1
