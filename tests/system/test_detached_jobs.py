@@ -287,7 +287,7 @@ def test_logs_follow_over_all_files_of_the_log(hvdrun: Launcher) -> None:
     assert len(list(hvdrun.state.glob("hvdrun/*/log.*"))) > 1
 
 
-def test_a_job_whose_name_cannot_be_written_is_told_to_go_on(hvdrun: Launcher) -> None:
+def test_a_job_whose_name_cannot_be_written_is_reported_to_continue(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", PLAIN)
     with Path("/dev/full").open("wb") as full:
         started = subprocess.run(
