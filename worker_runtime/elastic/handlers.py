@@ -74,7 +74,8 @@ class AttributeCheck(type):
     """Makes `isinstance()` look for the attributes that a class names, which an object may forward to another one.
 
     `isinstance()` with a Protocol does not find forwarded attributes since Python 3.12. It finds those of classes, too,
-    and raises the errors of an object whose attributes are the keys of a dict.
+    and raises the errors of an object whose attributes are the keys of a dict. An attribute of the class, such as
+    a property, counts where it raises an error: its use shows the error.
     """
 
     names: tuple[str, ...]
@@ -82,10 +83,14 @@ class AttributeCheck(type):
     def __instancecheck__(cls, instance: object) -> bool:
         if isinstance(instance, type):
             return False
-        try:
-            return all(getattr(instance, name, None) is not None for name in cls.names)
-        except Exception:  # noqa: BLE001 - the object's own code runs here
-            return False
+        return all(_has(instance, name) for name in cls.names)
+
+
+def _has(instance: object, name: str) -> bool:
+    try:
+        return getattr(instance, name) is not None
+    except Exception:  # noqa: BLE001 - the object's own code runs here
+        return getattr(type(instance), name, None) is not None
 
 
 class Stateful(metaclass=AttributeCheck):

@@ -83,6 +83,24 @@ def test_a_value_with_unusual_attributes_is_restored(ranks: RankPool, value: obj
     assert ranks.run(body, size=1) == [True]
 
 
+@pytest.mark.parametrize("error", [RuntimeError, AttributeError])
+def test_an_error_of_an_objects_state_dict_is_shown(error: type[Exception]) -> None:
+    class Unready:
+        """An object that has no state yet."""
+
+        @property
+        def state_dict(self) -> Any:
+            raise error("not ready")
+
+        def load_state_dict(self, state: Any) -> None:
+            pass
+
+    with pytest.raises(error, match="not ready"):
+        hvd.elastic.TorchState(averages=Unready())
+    with pytest.raises(ValueError, match="the state's averages is a list with an object of the class Unready inside"):
+        hvd.elastic.TorchState(averages=[Unready()])
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_tensor_that_is_trained_is_refused_by_name(inside: bool) -> None:
     weight = torch.zeros(1, requires_grad=True)
