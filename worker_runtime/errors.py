@@ -540,7 +540,7 @@ class CheckpointError(RuntimeError):
 class SnapshotError(RuntimeError):
     """A Snapshot cannot keep or load the state of this program.
 
-    Message: NAME cannot be in a Snapshot: CLASS lies on several ranks, and no rank has all of it; write checkpoints
+    Message: NAME cannot be in a Snapshot: CLASS lies on several ranks, and a rank may lack parts; write checkpoints
         instead
     Cause: FSDP, tensor parallelism, ZeRO or DeepSpeed divide the state among the ranks.
     Remedy: Give an object that [gathers it](../tutorials/ddp.md#shards), or write checkpoints with

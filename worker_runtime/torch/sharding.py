@@ -10,12 +10,12 @@ from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.snapshots.sharded import find_sharded
 
 _PARTS = (
-    "{}: a {} has another part of a parameter on each rank, and hvd would mix these parts: leave its averages and "
+    "{}: torch.distributed divides or copies a {} among the ranks, and hvd would mix its parts: leave its averages and "
     "broadcasts to torch.distributed, or give the process set of the ranks that have the same part"
 )
 
 _KEPT = (
-    "a state cannot keep a DTensor, of which each rank has another part: write checkpoints with "
+    "a state cannot keep a DTensor, which torch.distributed divides or copies among the ranks: write checkpoints with "
     "torch.distributed.checkpoint"
 )
 

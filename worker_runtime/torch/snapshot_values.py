@@ -9,7 +9,7 @@ from worker_runtime.elastic.parts import list_parts
 from worker_runtime.errors import SnapshotError
 from worker_runtime.snapshots.sharded import find_any_sharded
 
-SHARDED = "{} cannot be in a Snapshot: {} lies on several ranks, and no rank has all of it; write checkpoints instead"
+SHARDED = "{} cannot be in a Snapshot: {} lies on several ranks, and a rank may lack parts; write checkpoints instead"
 HIDDEN = "{} is a {} with an object of the class {}, which has a state_dict: give each such object a name of its own"
 TRAINED = "{} is or has a tensor that requires gradients, and restore() would make another one: give its module"
 
