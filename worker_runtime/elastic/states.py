@@ -18,6 +18,7 @@ from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt, WrongA
 from worker_runtime.membership.notifications import HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.rendezvous import read_checkpoint
+from worker_runtime.snapshots.random_states import is_generator
 
 _NO_FILES = (
     "a {} cannot be saved in a checkpoint; derive it from ObjectState, or give it the methods to_checkpoint() and "
@@ -219,7 +220,9 @@ class ObjectState(State):
         def __getattr__(self, name: str) -> Any: ...
 
     def save(self, directory: str | os.PathLike[str] | None = None) -> None:
-        """Copy the attributes, with the contents of lists, dicts and arrays (which Horovod does not copy).
+        """Copy the attributes, with the contents of lists, dicts, arrays and random generators.
+
+        Horovod does not copy these contents.
 
         Args:
             directory: also write a checkpoint into this folder, for `load(directory)` in another job. Rank 0 writes it;
@@ -287,7 +290,9 @@ def check_names(kept: Iterable[str], own: Iterable[str]) -> None:
 
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy of plain data: containers, arrays and tensors. Other objects may refer to each other: they are shared.
+    """A copy of plain data: containers, arrays, tensors and random generators.
+
+    Other objects may refer to each other: they are shared.
 
     Args:
         value: what to copy.
@@ -307,7 +312,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         copied = kind(_copy(item, memo) for item in value)
     elif issubclass(kind, tuple) and hasattr(kind, "_make"):  # a named tuple
         copied = value._make(_copy(item, memo) for item in value)
-    elif kind is bytearray or hasattr(kind, "__array__") or hasattr(kind, "asnumpy"):
+    elif kind is bytearray or hasattr(kind, "__array__") or hasattr(kind, "asnumpy") or is_generator(value):
         # MXNet's arrays have asnumpy. The class is asked: an object may have attributes of all names, or raise errors.
         is_result = not getattr(value, "is_leaf", True)  # torch refuses to deepcopy results of autograd
         copied = copy.deepcopy(value.detach() if is_result else value, memo)

@@ -47,7 +47,7 @@ def restore_packed(data: bytes) -> None:
 
 def find_generators(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that are generators of random numbers."""
-    return {name: value for name, value in values.items() if _is_generator(value)}
+    return {name: value for name, value in values.items() if is_generator(value)}
 
 
 def choose_generators(fresh: Mapping[str, Any], known: Mapping[int, bytes], rank: int | None) -> dict[str, Any]:
@@ -75,7 +75,8 @@ def _draw(generator: bytes) -> float:
     return float(made.random())
 
 
-def _is_generator(value: Any) -> bool:
+def is_generator(value: Any) -> bool:
+    """Whether it is a generator of random numbers: of Python, NumPy or torch."""
     if isinstance(value, torch.Generator | random.Random) and not isinstance(value, random.SystemRandom):
         return True
     return type(value).__module__.startswith("numpy.random") and hasattr(value, "_bit_generator")

@@ -1,9 +1,11 @@
 """What a state saves of values and optimizers, as they were; and what it refuses."""
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -99,6 +101,23 @@ def test_an_error_of_an_objects_state_dict_is_shown(error: type[Exception]) -> N
         hvd.elastic.TorchState(averages=Unready())
     with pytest.raises(ValueError, match="the state's averages is a list with an object of the class Unready inside"):
         hvd.elastic.TorchState(averages=[Unready()])
+
+
+GENERATORS: list[tuple[object, Callable[[Any], float]]] = [
+    (torch.Generator().manual_seed(1), lambda numbers: torch.rand(1, generator=numbers).item()),
+    (random.Random(1), lambda numbers: numbers.random()),  # noqa: S311 - no secret
+    (np.random.default_rng(1), lambda numbers: numbers.random()),
+    (np.random.RandomState(1), lambda numbers: numbers.rand()),
+]
+
+
+@pytest.mark.parametrize(("numbers", "draw"), GENERATORS, ids=lambda each: type(each).__name__)
+def test_a_restored_generator_draws_the_same_numbers(numbers: object, draw: Callable[[Any], float]) -> None:
+    state = hvd.elastic.TorchState(own=[numbers])
+    first = draw(state.own[0])
+    for _ in range(2):
+        state.restore()
+        assert draw(state.own[0]) == first
 
 
 @pytest.mark.parametrize("inside", [False, True])
