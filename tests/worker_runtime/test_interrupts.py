@@ -88,13 +88,14 @@ def interrupt_at(event_number: int, call: Callable[[], torch.Tensor]) -> torch.T
     """Interrupt a call at the event of this number; return its result if it has fewer events.
 
     Python calls signal handlers when a function begins, and when a function that is written in C returns: where a
-    profiler looks, too.
+    profiler looks, too. A profiler alone sees the `__enter__` of a `with`: signals come there by a fault of Python 3.14
+    (docs/limits.md), which leaves a lock taken.
     """
     left = event_number
 
-    def count_down(*seen: object) -> None:
+    def count_down(_: object, event: str, function: object) -> None:
         nonlocal left
-        left -= seen[1] in {"call", "c_return"}
+        left -= event == "call" or (event == "c_return" and getattr(function, "__name__", "") != "__enter__")
         if left == -1:
             sys.setprofile(None)
             raise KeyboardInterrupt

@@ -20,11 +20,12 @@ from worker_runtime.rendezvous import name_stop_file
 AGENT = """
 import signal, socket, sys
 door = socket.socket(socket.AF_UNIX)
-signal.signal(signal.SIGUSR2, lambda *_: sys.exit(7))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})  # until it waits
 door.bind(sys.argv[1])
 door.listen()
 print("up", flush=True)
-signal.pause()
+signal.sigwait({signal.SIGUSR2})
+sys.exit(7)
 """
 
 
