@@ -86,7 +86,7 @@ class Stuck(torch.utils.data.Dataset):
         return item
 
 def data_loader(path):
-    for _ in torch.utils.data.DataLoader(Stuck(path), num_workers=1): pass
+    for _ in torch.utils.data.DataLoader(Stuck(path), num_workers=1, multiprocessing_context="fork"): pass
 
 model, batch, settle = torch.nn.Linear(64, 64), torch.ones(64, 64), torch.clone
 def meet(name): hvd.allreduce(torch.ones(1), name=name)

@@ -186,7 +186,7 @@ print("sum", hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), flush=True)
 
 LOSES = """
 from torch.utils.data import DataLoader
-rows = iter(DataLoader(list(range(100)), num_workers=1, persistent_workers=True))
+rows = iter(DataLoader(list(range(100)), num_workers=1, persistent_workers=True, multiprocessing_context="fork"))
 next(rows)
 handle = hvd.allreduce_async(torch.ones(100_000), name="pending")
 print("alive", os.getpid(), flush=True)

@@ -35,7 +35,9 @@ import torch.utils.data
 import worker_runtime.torch as hvd
 
 hvd.init()
-batches = torch.utils.data.DataLoader(torch.arange(8), num_workers=1, persistent_workers=True)
+batches = torch.utils.data.DataLoader(
+    torch.arange(8), num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+)
 for batch in batches:
     pass
 print("ready", flush=True)
