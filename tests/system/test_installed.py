@@ -146,7 +146,7 @@ def test_two_builds_have_the_same_bytes(tmp_path: Path) -> None:
         assert first[suffix].read_bytes() == second[suffix].read_bytes(), suffix
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_the_wheel_alone_starts_a_job_in_an_empty_environment(hvdrun: Launcher, tmp_path: Path, version: str) -> None:
     python = find_python(version)
     if python is None:
