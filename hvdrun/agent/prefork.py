@@ -192,8 +192,10 @@ class Forkserver:
                     match decode(data):
                         case Ready(objection) if not self._ready.done():
                             self._ready.set_result(objection)
-                        case Forked(number, pid) if number in self._answers:
-                            self._answers[number].set_result(pid)
+                        case Forked(number, pid):
+                            answer = self._answers.get(number)
+                            if answer is not None and not answer.done():  # its caller may be cancelled just now
+                                answer.set_result(pid)
         except (OSError, WireError, ValueError, KeyError, TypeError):
             # The forkserver died within a message, or runs another program: the same as its end.
             pass

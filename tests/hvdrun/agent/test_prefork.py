@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +14,7 @@ import pytest
 
 from hvdrun.agent.prefork import Forkserver, ForkserverError
 from hvdrun.errors import LaunchError
-from rendezvous.wire.processes import ForkRequest
+from rendezvous.wire.processes import Forked, ForkRequest, encode
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.sleepers import files_left
 from tests.waiting import in_loop
@@ -158,6 +159,20 @@ async def test_a_caller_that_waits_for_a_closed_forkserver_gets_an_error() -> No
         await room.forkserver.close()
         assert await waiting == "the forkserver ended"
         assert await fail(room) == "the forkserver ended"
+
+
+@in_loop
+async def test_an_answer_to_a_caller_that_was_just_cancelled_is_dropped() -> None:
+    forkserver = Forkserver()
+    forkserver._answers = {1: asyncio.get_running_loop().create_future(), 2: asyncio.get_running_loop().create_future()}
+    forkserver._answers[1].cancel()  # its caller has not run since
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.setblocking(False)  # noqa: FBT003 - socket's signature
+        with theirs:
+            theirs.sendall(encode(Forked(1, 101)) + encode(Forked(2, 102)))
+        await forkserver._read(ours)
+    assert forkserver._answers[2].result() == 102
 
 
 @alone
