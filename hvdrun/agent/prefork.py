@@ -145,7 +145,9 @@ class Forkserver:
         finally:
             os.close(gate)
             os.close(opener)
-            self._answers.pop(request.number, None)
+            del self._answers[request.number]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # retrieved, also where the request could not be sent
         return pid
 
     def kill(self, fault: str) -> None:

@@ -1,6 +1,7 @@
 """The agent's side of a real forkserver."""
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -17,7 +18,7 @@ from hvdrun.errors import LaunchError
 from rendezvous.wire.processes import Forked, ForkRequest, encode
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.sleepers import files_left
-from tests.waiting import in_loop
+from tests.waiting import happen, in_loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,27 @@ async def test_an_answer_to_a_caller_that_was_just_cancelled_is_dropped() -> Non
             theirs.sendall(encode(Forked(1, 101)) + encode(Forked(2, 102)))
         await forkserver._read(ours)
     assert forkserver._answers[2].result() == 102
+
+
+@in_loop
+async def test_a_request_that_a_dead_forkserver_does_not_take_leaves_no_error_behind() -> None:
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    forkserver = Forkserver()
+    forkserver._ready.set_result("")
+    forkserver._socket, theirs = socket.socketpair()
+    forkserver._socket.setblocking(False)  # noqa: FBT003 - socket's signature
+    theirs.close()
+    async with forkserver._sending:  # another request is sent meanwhile
+        waiting = asyncio.create_task(forkserver.fork(ForkRequest("python", ("python",), "/", {}, 1), (0, 1, 2)))
+        await happen(lambda: bool(forkserver._answers))
+        await forkserver._read(forkserver._socket)
+    await asyncio.wait([waiting])
+    assert isinstance(waiting.exception(), ForkserverError)
+    await forkserver.close()
+    del waiting
+    gc.collect()
+    assert reported == []
 
 
 @alone
