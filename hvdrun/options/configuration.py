@@ -24,6 +24,7 @@ from hvdrun.options.words import Typed
 from hvdrun.startup.paths import read_file
 
 _MAX_BYTES = 1024 * 1024  # /dev/zero has no end
+_FLAG = "--config-file"
 _OF_FILES = frozenset({"config_file", "write_config"})
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _PRIVATE = 0o600  # values of -x may be secrets
@@ -96,6 +97,7 @@ def read_configuration(name: str, *, ignores_unknown: bool = False) -> Configura
         ignores_unknown: remark on keys that are no option, as Horovod does, instead of refusing them.
 
     Raises:
+        BadValueError: no file can have such a name.
         ConfigurationError: the file cannot be read, or an option does not take such a value.
     """
     table = _load(name)
@@ -130,6 +132,9 @@ def _load(name: str) -> Mapping[str, Node]:
     """The keys of a file, each with its value."""
     try:
         path = parse_path(name)
+    except ValueError as error:
+        raise BadValueError(_FLAG, OF_HVDRUN[_FLAG].wanted, name) from error
+    try:
         data = read_file(path, _MAX_BYTES)
         if len(data) > _MAX_BYTES:
             raise ConfigurationError(name, f"it is longer than {_MAX_BYTES} bytes")
@@ -138,8 +143,6 @@ def _load(name: str) -> Mapping[str, Node]:
         raise ConfigurationError(name, f"it cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(name, "it is no text in UTF-8") from error
-    except ValueError as error:
-        raise ConfigurationError(name or "''", "no file can have such a name") from error
 
     if path.suffix == ".toml":
         tree = parse_toml(text, name)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hvdrun.cli.program import read_spec
-from hvdrun.errors import HvdrunError, UsageError
+from hvdrun.errors import BadValueError, HvdrunError, UsageError
 from hvdrun.options.configuration import KEYS, read_configuration, write_configuration
 from hvdrun.options.languages import ConfigurationError
 from hvdrun.options.option import Option, RawValues
@@ -150,8 +150,9 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for name, reason in (("absent", "No such file"), (".", "Is a directory"), ("latin", "no text in UTF-8")):
         with pytest.raises(ConfigurationError, match=reason):
             read_configuration(str(tmp_path / name))
-    with pytest.raises(ConfigurationError, match="no file can have such a name"):
-        read_configuration("")
+    for name in ("", "-"):
+        with pytest.raises(BadValueError, match=f"^--config-file takes the name of a file, as in .*, not '{name}'"):
+            read_configuration(name)
 
 
 def test_the_error_of_a_wrong_value_names_file_and_line(tmp_path: Path) -> None:
