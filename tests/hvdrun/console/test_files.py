@@ -138,7 +138,7 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path, planted: str) ->
     target = tmp_path / "mine" / link.relative_to(tmp_path / "out")
     link.symlink_to(target)
     os.lchown(link, 65534, 65534)
-    with pytest.raises(LaunchError, match="is a link of another user: name another folder"):
+    with pytest.raises(LaunchError, match="is a link of another user; name another folder"):
         OutputFiles(tmp_path / "out", 1, Marks(ranks=False)).create(1)
     assert (tmp_path / "mine" / "rank.0" / "stdout").read_text() == "precious"
     os.lchown(link, 0, 0)
