@@ -61,7 +61,7 @@ def list_descriptors() -> list[int]:
 
 
 def find_libraries(descriptors: Collection[int]) -> set[int]:
-    """The files of libraries among these descriptors, which this process runs and cannot write.
+    """The descriptors of libraries among these: of files that this process runs and cannot write.
 
     Newer releases of libffi keep their own file open, and map it again for further callbacks of ctypes: without the
     descriptor these crash.
