@@ -197,6 +197,7 @@ def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[An
                 batch_size=BATCH,
                 sampler=sampler,
                 num_workers=options.children,
+                multiprocessing_context="fork" if options.children else None,
             )
             for samples in batch_up(loader, trainer.recipe.passes):
                 for some in samples[:-1]:  # as a loop does that steps with every other batch
