@@ -20,6 +20,7 @@ import torch
 from worker_runtime.snapshots.known_states import Known
 from worker_runtime.snapshots.memory import align
 from worker_runtime.snapshots.sharded import find_sharded
+from worker_runtime.snapshots.tensor_pickles import reduce_tensor
 
 _DTYPE, _SHAPE, _LAYOUT, _BYTES = map(attrgetter, ("dtype", "shape", "layout", "nbytes"))
 _FEW = 8  # so many items of a dict are looked at one by one
@@ -53,7 +54,7 @@ class _Placeholder(NamedTuple):
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses tensors that lie on several ranks."""
+    """Refuses tensors that lie on several ranks, and pickles dtypes whose pickles torch cannot load."""
 
     def persistent_id(self, obj: Any) -> None:
         """See `pickle.Pickler`.
@@ -63,6 +64,10 @@ class _Pickler(pickle.Pickler):
         """
         if isinstance(obj, torch.Tensor) and (kind := find_sharded(obj)) is not None:
             raise ShardedStateError(kind)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """See `pickle.Pickler`."""
+        return reduce_tensor(obj)
 
 
 class Row(NamedTuple):

@@ -1,6 +1,6 @@
 """A state as bytes, and back: containers, keys and leaves of any kind."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,13 @@ def test_a_state_comes_back_as_it_was() -> None:
     assert found["state"] == {key: value for key, value in STATE.items() if key != "weights"}
     assert torch.equal(weights["a"], expected["a"])
     assert torch.equal(weights[4][0], expected[4][0])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.float8_e5m2])
+def test_a_tensor_inside_of_an_object_keeps_its_dtype(dtype: torch.dtype) -> None:
+    recent = deque([torch.arange(3).to(dtype), torch.ones(3, 1).to(dtype).t()])
+    found = carry(Packer(), {"recent": recent, "weight": torch.ones(1)})["recent"]
+    assert [(each.dtype, each.float().tolist()) for each in found] == [(dtype, [0, 1, 2]), (dtype, [[1, 1, 1]])]
 
 
 def test_other_leaves_may_change_and_the_layout_stays() -> None:
