@@ -117,7 +117,8 @@ def broadcast_object(
 ) -> Any:
     """Send a Python object from rank `root_rank` to all ranks of a process set.
 
-    The object is pickled with cloudpickle, and authenticated with the job's key. Its size is not limited.
+    The object is pickled with cloudpickle, and authenticated with the job's key. Its size is not limited. Objects of
+    the script's classes have the receiver's own class.
 
     Args:
         obj: the object to send; ignored on other ranks than the root.

@@ -1,6 +1,8 @@
 """Objects as bytes for other ranks, by cloudpickle."""
 
 import io
+import pickle
+import sys
 from typing import IO, Any
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
@@ -43,7 +45,11 @@ def find_pickling_error(value: object) -> str:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
-    """Refuses a part of a tensor, and pickles dtypes whose pickles torch cannot load."""
+    """Refuses a part of a tensor, and pickles dtypes whose pickles torch cannot load.
+
+    A class of the script becomes the other rank's own class of that name, so that `isinstance` and `is` hold there.
+    cloudpickle alone would make another class.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         """See `pickle.Pickler`.
@@ -56,7 +62,22 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
                 raise WrongArgumentError(_PART)
             if (made := reduce_tensor(obj)) is not NotImplemented:
                 return made
+        if isinstance(obj, type) and obj.__module__ == "__main__" and _find_in_script(obj.__qualname__) is obj:
+            return _find_class, (obj.__qualname__, cloudpickle.dumps(obj))
         return super().reducer_override(obj)
+
+
+def _find_in_script(name: str) -> object:
+    value: object = sys.modules["__main__"]
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def _find_class(name: str, pickled: bytes) -> object:
+    """The script's class of this name; without one, that of the sender."""
+    found = _find_in_script(name)
+    return found if isinstance(found, type) else pickle.loads(pickled)  # noqa: S301 - a part of an authenticated pickle
 
 
 def _is_part(tensor: torch.Tensor) -> bool:

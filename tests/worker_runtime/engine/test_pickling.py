@@ -1,8 +1,11 @@
 """What another rank could not use is not pickled."""
 
+import enum
 import io
 import pickle
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -35,3 +38,19 @@ def test_a_dtensor_is_pickled_where_each_rank_has_all_of_it() -> None:
     with pytest.raises(ValueError, match=r"a DTensor has another part on each rank.*x.full_tensor\(\)"):
         dump({"weight": [part]}, file)
     assert "x.to_local()" in find_pickling_error(part)
+
+
+def test_a_class_of_the_script_becomes_the_other_scripts_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> Any:
+        return enum.Enum("Phase", {"WARMUP": 1}, module="__main__", qualname="Phase")
+
+    script = sys.modules["__main__"]
+    ours, theirs = make(), make()
+    monkeypatch.setattr(script, "Phase", ours, raising=False)
+    file = io.BytesIO()
+    dump({"phase": ours.WARMUP}, file)
+
+    monkeypatch.setattr(script, "Phase", theirs)
+    assert pickle.loads(file.getvalue())["phase"] is theirs.WARMUP  # noqa: S301 - pickled above
+    monkeypatch.delattr(script, "Phase")
+    assert pickle.loads(file.getvalue())["phase"].value == 1  # noqa: S301 - pickled above
