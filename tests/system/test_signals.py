@@ -5,6 +5,8 @@ import runpy
 import shlex
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -13,6 +15,7 @@ import pytest
 from tests.house.sources import ROOT
 from tests.lab.requirements import do_without, find_missing
 from tests.system.launcher import Launcher, Running, is_pending
+from tests.system.roles import read_state
 from tests.system.scripts import WAIT_FOR
 from tests.system.terminal import CTRL_C, CTRL_Z, Terminal
 from tests.waiting import wait_until
@@ -141,14 +144,27 @@ def wait_for_effect(running: Running, word: str) -> None:
 
 
 def send(pids: list[int], *names: str) -> None:
-    """Send these signals one after the other: of two that wait, Linux delivers the lower number first."""
-    for name in names:
+    """Send these signals one after the other.
+
+    Of two that wait, Linux delivers the lower number first. Where another one comes before the handler of the first has
+    begun, the handler of the other one runs first.
+    """
+    for number, name in enumerate(names):
+        if number:
+            wait_until(lambda: all(map(is_asleep, pids)), "the handlers")
         for pid in pids:
             try:
                 os.kill(pid, signal.Signals[f"SIG{name}"])
             except ProcessLookupError:  # an earlier one of these signals has ended it
                 assert len(pids) > 1 or len(names) > 1
         wait_until(lambda: not any(map(is_pending, pids)), "the delivery")
+
+
+def is_asleep(pid: int) -> bool:
+    """No thread of this process runs: none is on its way to a handler."""
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        return all(read_state(int(thread.name)) != "R" for thread in Path(f"/proc/{pid}/task").iterdir())
+    return True
 
 
 def list_rows() -> Iterator[Any]:
