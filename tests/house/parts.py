@@ -131,14 +131,26 @@ def list_remedies(reasons: Iterable[str]) -> list[str]:
     return [*install, "sudo make test"] if needs_root else install
 
 
-def judge(costs: Mapping[str, Mapping[str, float]]) -> Iterator[Text]:
-    """The files over twice their budget, by run."""
+def judge(costs: Mapping[str, Mapping[str, float]], shard: tuple[int, int]) -> Iterator[Text]:
+    """The files over twice their budget, by run; each also when it runs alone: the machine may have been slow.
+
+    shard: that of nightly.
+    """
     for run, files in costs.items():
-        for file in Budgets.read(run).find_exceeded(files, factor=2):
-            seconds = f"{files[file]:.1f} processor seconds in make {run}"
+        budgets = Budgets.read(run)
+        suspected = {file: measure_alone(run, file, shard) for file in budgets.find_exceeded(files, factor=2)}
+        for file in budgets.find_exceeded(suspected, factor=2):
+            seconds = f"{files[file]:.1f} processor seconds in make {run}, {suspected[file]:.1f} alone"
             yield Text(
                 f"{file}: {seconds}, over twice its budget: make it cheaper, or change tests/budgets.toml", "red"
             )
+
+
+def measure_alone(run: str, file: str, shard: tuple[int, int]) -> float:
+    """The processor seconds of the tests that this file has in a run."""
+    words = ("-m", NIGHTLY, "--shard", "{}/{}".format(*shard)) if run == NIGHTLY else ("-m", f"not {NIGHTLY}")
+    outcome = run_part(Part(f"{file} alone", ("pytest", file, *words)))
+    return 0.0 if outcome.costs is None else outcome.costs.files[file]
 
 
 def read_last() -> dict[str, Costs]:
@@ -188,7 +200,7 @@ def main() -> int:
         LAST.write_text(files["test"].write(), encoding="utf-8")
     if NIGHTLY in files:
         last = read_last()
-        over = list(judge({run: costs.files for run, costs in {**last, **files}.items()}))
+        over = list(judge({run: costs.files for run, costs in {**last, **files}.items()}, asked.shard))
         console.print(*over, sep="\n")
     skipped = sum((costs.skipped for costs in files.values()), Counter[str]())
     if skipped:
