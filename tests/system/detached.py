@@ -12,7 +12,7 @@ from tests.system.roles import kill
 def detach(hvdrun: Launcher, *words: str, environment: dict[str, str] | None = None) -> str:
     """Start a job; its name."""
     started = hvdrun("--detach", *words, environment=environment)
-    assert (started.returncode, started.stderr) == (0, "")
+    assert (started.returncode, started.stderr) == (0, ""), started
     assert re.fullmatch("[0-9a-f]{14}\n|[0-9a-f]{16}\n", started.stdout)
     return started.stdout.strip()
 
