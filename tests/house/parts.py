@@ -131,14 +131,11 @@ def list_remedies(reasons: Iterable[str]) -> list[str]:
     return [*install, "sudo make test"] if needs_root else install
 
 
-def judge(costs: Mapping[str, Mapping[str, float]], shard: tuple[int, int]) -> Iterator[Text]:
-    """The files over twice their budget, by run; each also when it runs alone: the machine may have been slow.
-
-    shard: that of nightly.
-    """
+def judge(costs: Mapping[str, Mapping[str, float]]) -> Iterator[Text]:
+    """The files over twice their budget, by run; each also when it runs alone: the machine may have been slow."""
     for run, files in costs.items():
         budgets = Budgets.read(run)
-        suspected = {file: measure_alone(run, file, shard) for file in budgets.find_exceeded(files, factor=2)}
+        suspected = {file: measure_alone(run, file) for file in budgets.find_exceeded(files, factor=2)}
         for file in budgets.find_exceeded(suspected, factor=2):
             seconds = f"{files[file]:.1f} processor seconds in make {run}, {suspected[file]:.1f} alone"
             yield Text(
@@ -146,10 +143,10 @@ def judge(costs: Mapping[str, Mapping[str, float]], shard: tuple[int, int]) -> I
             )
 
 
-def measure_alone(run: str, file: str, shard: tuple[int, int]) -> float:
-    """The processor seconds of the tests that this file has in a run."""
-    words = ("-m", NIGHTLY, "--shard", "{}/{}".format(*shard)) if run == NIGHTLY else ("-m", f"not {NIGHTLY}")
-    outcome = run_part(Part(f"{file} alone", ("pytest", file, *words)))
+def measure_alone(run: str, file: str) -> float:
+    """The processor seconds of the tests that this file has in a run; a shard has all of them or none."""
+    marked = NIGHTLY if run == NIGHTLY else f"not {NIGHTLY}"
+    outcome = run_part(Part(f"{file} alone", ("pytest", file, "-m", marked)))
     return 0.0 if outcome.costs is None else outcome.costs.files[file]
 
 
@@ -200,7 +197,7 @@ def main() -> int:
         LAST.write_text(files["test"].write(), encoding="utf-8")
     if NIGHTLY in files:
         last = read_last()
-        over = list(judge({run: costs.files for run, costs in {**last, **files}.items()}, asked.shard))
+        over = list(judge({run: costs.files for run, costs in {**last, **files}.items()}))
         console.print(*over, sep="\n")
     skipped = sum((costs.skipped for costs in files.values()), Counter[str]())
     if skipped:

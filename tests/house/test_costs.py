@@ -91,6 +91,11 @@ def test_costs_are_judged_as_long_as_nothing_has_changed(tmp_path: Path, monkeyp
     assert parts.read_last() == {}
 
 
+def test_a_file_is_measured_alone_in_each_run() -> None:
+    file = "tests/house/test_sizes.py"
+    assert parts.measure_alone("test", file) > parts.measure_alone("nightly", file) == 0.0
+
+
 def test_pytest_counts_costs_in_its_workers_and_keeps_a_shard(tmp_path: Path) -> None:
     for name in ("test_a.py", "test_b.py", "test_c.py"):
         (tmp_path / name).write_text(

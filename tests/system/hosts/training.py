@@ -54,10 +54,10 @@ class Training:
 
         def is_so() -> bool:
             last = {note["host"]: note for note in self._read(began) if note["what"] == "step"}
-            are_together = len({(step["entry"], len(step["members"][0])) for step in last.values()}) == 1
-            return (
-                set(last) == set(hosts) and are_together and len(next(iter(last.values()))["members"][0]) == len(hosts)
-            )
+            groups = {host: (step["entry"], len(step["members"][0])) for host, step in last.items()}
+            # A host that is lost may still note its last step with the others.
+            newest = groups[max(last, key=lambda host: last[host]["at"])] if last else ("", 0)
+            return newest[1] == len(hosts) and {host for host in last if groups[host] == newest} == set(hosts)
 
         self._wait_until(is_so, f"{', '.join(hosts)} to train together")
 

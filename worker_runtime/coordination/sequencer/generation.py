@@ -67,7 +67,7 @@ class Generation:
         self._settings = settings
         self._ordering = Ordering(activation.size)
         self._clock = StallClock(settings.limits)
-        self._due: float | None = None  # the time of the next check for stalls
+        self._due: float | None = None  # the time of the next check for stalls; None after a failure
         self._released_at: dict[int, float] = {}  # the time of the last release, by process set
         self._reported: frozenset[tuple[int, str]] = frozenset()  # the operations that the owner knows to be waited for
         self._members: dict[int, Member] = {}
@@ -108,7 +108,8 @@ class Generation:
                 ranks = self._put(responses)
             except UnequalPayloadError as error:  # no rank gets these responses, and all get the failure
                 self._drop(error.rank, str(error))
-                self._failure = self._failure or f"rank {error.rank} was cut off: {error}"  # if the rank had left
+                if not self._failure:  # the rank had left
+                    self._note([Failure(f"rank {error.rank} was cut off: {error}")])
                 self._responses = [(Failure(self._failure), [])]
                 continue
             for rank in ranks:
@@ -278,6 +279,7 @@ class Generation:
                 ranks, key = response.ranks, (response.process_set, response.name)
             elif isinstance(response, Failure):
                 self._failure = response.reason
+                self._due = None  # what the members asked stays pending when they leave
             if key in self._reported or self._failure:
                 self._note_end_of_wait()
             for rank in ranks:
@@ -378,8 +380,7 @@ class Generation:
 
     def _drop(self, rank: int, reason: str) -> None:
         """Close a member's connection; unless it has left, the generation fails."""
-        member = self._members.pop(rank, None)
-        if member is None:
+        if (member := self._members.pop(rank, None)) is None:
             return
         member.connection.close()
         if not self._failure:  # the rules ignore the loss of a rank that has left
@@ -387,8 +388,7 @@ class Generation:
 
     def _flush(self, rank: int) -> None:
         """Send a member's queued frames, if it is still connected."""
-        member = self._members.get(rank)
-        if member is not None:
+        if (member := self._members.get(rank)) is not None:
             try:
                 member.flush()
             except ConnectionEndedError as error:

@@ -363,6 +363,19 @@ def test_a_join_is_no_stall_while_others_work() -> None:
         assert due < later < due + 1e5
 
 
+def test_a_generation_that_has_failed_is_not_checked_for_stalls() -> None:
+    """Rank 0 waits for rank 1, whose host is given up, and then closes its connection; rank 1 keeps its own."""
+    with closing(Here(2, StallLimits(1e6, None))) as here:
+        here.ask(0, BARRIER, b"a")
+        due = here.generation.find_due()
+        here.peers[0].sendall(wire.encode_frame(Frame.HALT, b"host b was lost"))
+        here.peers[0].close()
+        while 0 in here.generation._members:
+            here.poller.wait(LIMIT_SECONDS)
+        here.generation.check_stalls(due)
+        assert here.generation.find_due() is None
+
+
 def read_releases(peer: socket.socket) -> list[Released]:
     """The releases of the next frame."""
     length, _ = wire.HEADER.unpack(peer.recv(wire.HEADER.size, socket.MSG_WAITALL))
