@@ -22,6 +22,14 @@ PRELOAD = Path(__file__).with_name("preload")
 # What is around the tests must not be taken for what is under test.
 _FOREIGN = ("HVD_", "HOROVOD_", "GITHUB_", "SLURM_", "PBS_", "LSB_", "K_MPI_")
 
+PLANTED = "ZeroDivisionError"  # an error that a test has put into hvdrun
+# What hvdrun says where it, an agent or the sequencer has failed by an exception that nobody expected.
+_BUG = re.compile(
+    r"bug (?:in|of) hvdrun|^hvdrun: .* is gone: it ended with exit code 1 \(\w+Error"
+    r"|^Traceback \(most recent call last\):$|^.* exception was never retrieved$|^Exception ignored in: ",
+    re.MULTILINE,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -131,12 +139,13 @@ class Running:
         return Finished(returncode, self.stdout.close(), self.stderr.close())
 
     def close(self) -> None:
-        """End it, if nothing else has, and let go of its outputs."""
+        """End it, if nothing else has, and let go of its outputs; nothing of hvdrun has failed unexpectedly."""
         if self.is_running:
             self._process.kill()
         self._process.wait(LIMIT_SECONDS)
         self.stdout.close()
-        self.stderr.close()
+        said = self.stderr.close()
+        assert PLANTED in said or not _BUG.search(said), said
 
 
 class Launcher:
@@ -280,4 +289,12 @@ class Launcher:
             for process in self._opened:
                 stack.enter_context(process)
                 stack.callback(process.kill)
+            stack.callback(self._check_logs)
             self.watch.sweep()
+
+    def _check_logs(self) -> None:
+        """Check what detached jobs have said, of which nobody may have read everything."""
+        for file in self.state.rglob("*"):
+            if file.is_file():
+                said = file.read_text(encoding="utf-8", errors="replace")
+                assert PLANTED in said or not _BUG.search(said), f"{file}: {said}"
