@@ -35,10 +35,11 @@ FEATURES = (
         "closure,accumulate,join",
         "clip,norm,sparse",
         "sync,sets,join",
-        "clip,wide",
+        "clip,groups,wide",
         "closure,two,sets",
     ),
-    *("clip,gan,accumulate", "clip,sync,wide", "clip,accumulate,sets", "closure,gan,join", "clip,two,join"),
+    *("clip,gan,accumulate,predivide", "clip,sync,wide", "clip,accumulate,groups,sets", "closure,gan,join"),
+    *("clip,two,join", "dense,norm,sparse"),
 )
 PAUSES = (0.0, 0.0, 0.02, 0.3, 1.0)  # seconds at most between two deaths
 

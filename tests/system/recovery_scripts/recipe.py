@@ -72,7 +72,8 @@ class Recipe:
             (another optimizer with a network of its own), "gan" (the same, and its loss has gradients for the first
             network, which are discarded), "adasum" (one more, of that kind), "scaler", "closure" (in which the loss
             is computed), "sync" (a norm over all ranks, which cannot be made again), "sets", "join", "sum" or "product"
-            (and not the average, of gradients), "step" (only that, nothing before it), "synchronize" (also where the
+            (and not the average, of gradients), "predivide" (the average), "groups" (of gradients), "dense" (sparse
+            gradients are reduced as dense ones), "step" (only that, nothing before it), "synchronize" (also where the
             scaler does it).
         device: where networks and samples lie.
     """

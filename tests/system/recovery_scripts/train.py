@@ -149,12 +149,16 @@ class Trainer:
         return loss.detach()
 
     def _wrap(self, part: Part) -> torch.optim.Optimizer:
+        features = self.recipe.features
         part.network.first.weight.register_hook(self._come_to_backward)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return hvd.DistributedOptimizer(
             part.make_optimizer(),
             part.network.named_parameters(),
             backward_passes_per_step=self.recipe.passes,
             op=hvd.Adasum if part.is_adasum else self.recipe.op,
+            gradient_predivide_factor=4.0 if "predivide" in features else 1.0,
+            groups=2 if "groups" in features else None,
+            sparse_as_dense="dense" in features,
         )
 
     def _come_to_backward(self, gradient: torch.Tensor) -> torch.Tensor:
