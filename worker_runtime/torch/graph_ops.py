@@ -5,9 +5,9 @@ A name from the program is part of the graph; the number of ranks is not. Each o
 next one, so that torch never removes, merges or reorders operations. It also returns a ticket: the pickled adjoint for
 the backward pass, as a tensor, since a graph passes only tensors.
 
-The operations in a program's graph, `collective` and `sync_batch_norm`, consist of two others that communicate: `run`
-and `run_adjoint`. torch caches compiled graphs on disk by the names of the former. If you change their decomposition,
-give them new names.
+The operations in a program's graph, `collective_v2` and `sync_batch_norm_v2`, consist of two others that communicate:
+`run_v2` and `run_adjoint_v2`. torch caches compiled graphs on disk by these names. If you change the decomposition of
+the former, or the shapes of the latter's results, give them new names.
 """
 
 import pickle
@@ -21,6 +21,7 @@ from torch.library import custom_op, define, get_ctx, impl
 from worker_runtime.api.calls import Call, begin_call, reports_failure
 from worker_runtime.api.process_set import ProcessSet, find_process_set
 from worker_runtime.collectives.combination import Combination
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.torch.autograd.adjoints import Collective, Ran, Tensors, find_adjoint
@@ -28,7 +29,7 @@ from worker_runtime.torch.autograd.functions import COLLECTIVES
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, measure
 
 TOKEN = torch.zeros(1, dtype=torch.uint8, device="cpu")
-_TICKET_BYTES = 512  # more than the size of a ticket without the program's name
+_TICKET_BYTES = 512 + 2048  # more than a ticket without the program's name needs, with a bit for each of 16,384 ranks
 
 _OF_CALL = "str kind, str? name, int process_set, int op, float prescale, float postscale"
 
@@ -64,13 +65,13 @@ class Node(NamedTuple):
     ) -> torch.Tensor:
         """Return the gradient of the input, of this shape, and replace the token."""
         found: torch.Tensor
-        token, found = _run_adjoint(self.token, gradient, saved, ticket, self.process_set, shape)
+        token, found = _run_adjoint(self.token, gradient, saved, ticket, shape)
         self.token.copy_(token)
         return found
 
 
 @custom_op(
-    "hvdrun::run", mutates_args=(), schema=f"(Tensor token, Tensor tensor, {_OF_CALL}) -> (Tensor, Tensor, Tensor)"
+    "hvdrun::run_v2", mutates_args=(), schema=f"(Tensor token, Tensor tensor, {_OF_CALL}) -> (Tensor, Tensor, Tensor)"
 )
 def _run(
     token: torch.Tensor, tensor: torch.Tensor, kind: str, name: str | None, process_set: int, *how: float
@@ -88,33 +89,31 @@ def _(
         case "allgather" | "reducescatter":
             result = tensor.new_empty((get_ctx().new_dynamic_size(), *tensor.shape[1:]))
         case "sync_batch_norm":
-            result = tensor.new_empty((1 + 2 * tensor.shape[1],), dtype=torch.float64)
+            result = tensor.new_empty((2 + 2 * tensor.shape[1],), dtype=torch.float64)
         case _:
             result = tensor.new_empty(tensor.shape)
     return torch.empty_like(token), result, torch.empty(_count_bytes(name), dtype=torch.uint8, device="cpu")
 
 
-@custom_op("hvdrun::run_adjoint", mutates_args=())
+@custom_op("hvdrun::run_adjoint_v2", mutates_args=())
 def _run_adjoint(
     token: torch.Tensor,
     gradient: torch.Tensor,
     saved: Sequence[torch.Tensor],
     ticket: torch.Tensor,
-    process_set: int,
     shape: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Communicate in the backward pass; return the next token and the gradient of the input, of this shape."""
     del shape
-    name, adjoint = pickle.loads(bytes(ticket.tolist()))  # noqa: S301 - `_ask` has created it in this process
-    engine = RUNTIME.engine
-    members = engine.find_members(find_process_set(process_set).find_number(name), name)
-    (found,) = adjoint(Call(engine, members, name), (gradient,), saved)
+    name, adjoint, members = pickle.loads(ticket.numpy().tobytes())  # noqa: S301 - `_ask` has created it in this process
+    # As in an eager program these are the members of the forward call, some of which may be lost.
+    (found,) = adjoint(Call(RUNTIME.engine, _unpack_members(*members), name), (gradient,), saved)
     return token.clone(), found.clone(memory_format=torch.contiguous_format)
 
 
 @_run_adjoint.register_fake
 def _(
-    token: torch.Tensor, gradient: torch.Tensor, _: Tensors, __: torch.Tensor, ___: int, shape: Sequence[int]
+    token: torch.Tensor, gradient: torch.Tensor, _: Tensors, __: torch.Tensor, shape: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(token), gradient.new_empty(shape)
 
@@ -128,8 +127,19 @@ def _ask(
         ran = measure(call, (tensor,))
     else:
         ran = COLLECTIVES[kind](settings)(call, (tensor,))
-    ticket = pickle.dumps((call.derive("backward").name, ran.adjoint)).ljust(_count_bytes(name))
-    return ran.results[0].contiguous(), torch.frombuffer(bytearray(ticket), dtype=torch.uint8)
+    ticket = pickle.dumps((call.derive("backward").name, ran.adjoint, _pack_members(call.among)))
+    padded = bytearray(ticket.ljust(_count_bytes(name)))
+    return ran.results[0].contiguous(), torch.frombuffer(padded, dtype=torch.uint8)
+
+
+def _pack_members(members: Members) -> tuple[int, int, int, int]:
+    """The members with their ranks as the bits of a number."""
+    return members.number, sum(1 << rank for rank in members.ranks), members.rank, members.generation
+
+
+def _unpack_members(number: int, bits: int, rank: int, generation: int) -> Members:
+    ranks = tuple(position for position in range(bits.bit_length()) if bits >> position & 1)
+    return Members(number, ranks, rank, generation)
 
 
 _COLLECTIVES = ("allreduce", "allgather", "broadcast", "reducescatter", "sync_batch_norm")
@@ -157,15 +167,15 @@ def _trace_adjoint(shape: torch.Size, node: Node, gradients: Tensors, saved: Ten
     return [node.run_adjoint(gradients[0], others, ticket, shape)]
 
 
-define("hvdrun::collective", f"(Tensor(a!) token, Tensor tensor, {_OF_CALL}) -> (Tensor, Tensor)")
+define("hvdrun::collective_v2", f"(Tensor(a!) token, Tensor tensor, {_OF_CALL}) -> (Tensor, Tensor)")
 define(
-    "hvdrun::sync_batch_norm",
+    "hvdrun::sync_batch_norm_v2",
     "(Tensor(a!) token, Tensor x, Tensor? weight, Tensor? bias, float eps, int process_set) -> "
     "(Tensor, Tensor, Tensor, Tensor)",
 )
 
 
-@impl("hvdrun::collective", "CompositeImplicitAutograd")
+@impl("hvdrun::collective_v2", "CompositeImplicitAutograd")
 def _(
     token: torch.Tensor, tensor: torch.Tensor, kind: str, name: str | None, process_set: int, *how: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -174,7 +184,7 @@ def _(
     return result
 
 
-@impl("hvdrun::sync_batch_norm", "CompositeImplicitAutograd")
+@impl("hvdrun::sync_batch_norm_v2", "CompositeImplicitAutograd")
 def _(
     token: torch.Tensor,
     x: torch.Tensor,
@@ -185,12 +195,12 @@ def _(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     node = Node(token, "sync_batch_norm", None, process_set)
     measured, ticket = node.run(x.detach())
-    count, mean, variance = measured.tensor_split([1, 1 + x.shape[1]])
+    count, own, mean, variance = measured.tensor_split([1, 2, 2 + x.shape[1]])
     mean, variance = (each.to(torch.promote_types(x.dtype, torch.float32)) for each in (mean, variance))
 
     def add(sums: torch.Tensor) -> torch.Tensor:
         return node.run_adjoint(sums, (), ticket, sums.shape)
 
-    statistics = Statistics(mean, variance, count)
+    statistics = Statistics(mean, variance, count, own)
     normalized: torch.Tensor = SyncNormalize.apply(x, weight, bias, statistics, eps, add)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return normalized, mean, variance, count

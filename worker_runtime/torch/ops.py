@@ -53,7 +53,7 @@ def trace(kind: str, arguments: Arguments[torch.Tensor]) -> torch.Tensor:
     else:
         op, factors = settings or 0, [1.0, 1.0]  # a root, or nothing
     how = int(op), *map(float, factors)
-    result: torch.Tensor = torch.ops.hvdrun.collective(TOKEN, sent, kind, name, process_set.key, *how)[0]
+    result: torch.Tensor = torch.ops.hvdrun.collective_v2(TOKEN, sent, kind, name, process_set.key, *how)[0]
     if arrays is not None:
         (result,) = arrays.wrap([result], given, in_place=False)
     return result

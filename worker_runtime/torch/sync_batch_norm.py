@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, add_over_ranks, gather_statistics
+from worker_runtime.torch.autograd.sync_batch_norms import SyncNormalize, add_over_ranks, gather_statistics
 
 _MIN_DIMENSIONS = 2
 
@@ -68,8 +68,8 @@ class SyncBatchNorm(_BatchNorm):
             from worker_runtime.torch.graph_ops import TOKEN  # noqa: PLC0415 - few programs compile
 
             given = TOKEN, x, self.weight, self.bias, self.eps, self.process_set.key
-            result, *found = torch.ops.hvdrun.sync_batch_norm(*given)
-            return self._track(result, Statistics(*found))
+            result, mean, variance, count = torch.ops.hvdrun.sync_batch_norm_v2(*given)
+            return self._track(result, mean, variance, count)
         call = begin_call("sync_batch_norm", None, self.process_set)
         if call.among.size == 1:
             return super().forward(x)
@@ -77,7 +77,8 @@ class SyncBatchNorm(_BatchNorm):
             self._check_input_dim(x)
         statistics = gather_statistics(call, x)
         how = x, self.weight, self.bias, statistics, self.eps, partial(add_over_ranks, call)
-        return self._track(SyncNormalize.apply(*how), statistics)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        result = SyncNormalize.apply(*how)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return self._track(result, statistics.mean, statistics.variance, statistics.count)
 
     def _check_input_dim(self, x: torch.Tensor) -> None:
         if x.dim() < _MIN_DIMENSIONS:
@@ -85,7 +86,9 @@ class SyncBatchNorm(_BatchNorm):
         if x.shape[1] != self.num_features:
             raise ValueError(f"expected {self.num_features} channels, got an input of shape {tuple(x.shape)}")
 
-    def _track(self, result: torch.Tensor, statistics: Statistics) -> torch.Tensor:
+    def _track(
+        self, result: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, count: int | torch.Tensor
+    ) -> torch.Tensor:
         """Update the running statistics in training, and return the result."""
         if (
             not self.training
@@ -94,11 +97,11 @@ class SyncBatchNorm(_BatchNorm):
             or self.num_batches_tracked is None
         ):
             return result
-        dtype, count = self.running_mean.dtype, statistics.count
+        dtype = self.running_mean.dtype
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
             weight = (1.0 / self.num_batches_tracked).to(dtype) if self.momentum is None else self.momentum
-            unbiased = statistics.variance * (count / (count - 1))
-            self.running_mean.lerp_(statistics.mean.to(dtype), weight)
+            unbiased = variance * (count / (count - 1))
+            self.running_mean.lerp_(mean.to(dtype), weight)
             self.running_var.lerp_(unbiased.to(dtype), weight)
         return result

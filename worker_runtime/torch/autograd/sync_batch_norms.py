@@ -23,11 +23,15 @@ from worker_runtime.torch.autograd.adjoints import Ran
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Mean and variance of each channel over all ranks, of shape (channels,), and the number of values per channel."""
+    """Mean and variance of each channel over all ranks, of shape (channels,), and the number of values per channel.
+
+    own: this rank's number of values per channel, of shape (1,).
+    """
 
     mean: torch.Tensor
     variance: torch.Tensor
     count: int | torch.Tensor
+    own: torch.Tensor
 
 
 def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
@@ -66,7 +70,7 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
     weights, means, variances = gathered[:, :1] / total, gathered[:, 1 : channels + 1], gathered[:, channels + 1 :]
     overall = (weights * means).sum(0)
     variance = (weights * (variances + (means - overall).square())).sum(0)
-    return Statistics(overall.to(dtype), variance.to(dtype), total)
+    return Statistics(overall.to(dtype), variance.to(dtype), total, own)
 
 
 def _measure_batch(x: torch.Tensor, dtype: torch.dtype) -> Sequence[torch.Tensor]:
@@ -87,10 +91,10 @@ def _measure_batch(x: torch.Tensor, dtype: torch.dtype) -> Sequence[torch.Tensor
 
 
 def measure(call: Call, tensors: Sequence[torch.Tensor]) -> Ran:
-    """`gather_statistics` for a graph: count, mean and variance in one tensor. Its adjoint sums over the ranks."""
+    """`gather_statistics` for a graph: counts, mean and variance in one tensor. Its adjoint sums over the ranks."""
     found = gather_statistics(call, tensors[0])
     count = found.mean.new_full((1,), float(found.count), dtype=torch.float64)
-    return Ran([torch.cat([count, found.mean.to(torch.float64), found.variance.to(torch.float64)])], _add)
+    return Ran([torch.cat([count, found.own, found.mean.to(torch.float64), found.variance.to(torch.float64)])], _add)
 
 
 def add_over_ranks(call: Call, sums: torch.Tensor) -> torch.Tensor:
@@ -122,7 +126,7 @@ class SyncNormalize(Function):
         """Normalize; the result has the dtype of x."""
         mean, variance = statistics.mean, statistics.variance
         ctx.save_for_backward(x, weight, mean, variance)  # not the result, which a ReLU may overwrite
-        ctx.add, ctx.count, ctx.eps = add, statistics.count, eps
+        ctx.add, ctx.own, ctx.eps = add, statistics.own, eps
         # The kernels of torch for CUDA reject an empty batch.
         if not x.numel():
             return torch.empty_like(x)
@@ -159,8 +163,9 @@ class SyncNormalize(Function):
 
         result = None
         if ctx.needs_input_grad[0]:
-            # In a graph the count is a tensor of float64, in which torch's kernel would not take the quotients.
-            first, second = (ctx.add(torch.stack([shift_gradient, scale_gradient])) / ctx.count).to(mean.dtype)
+            # Counted anew: where a rank was lost since, the means are those over the other ranks' batches.
+            sums = ctx.add(torch.cat([shift_gradient, scale_gradient, ctx.own.to(mean.dtype)]))
+            first, second = (sums[:-1] / sums[-1:]).tensor_split(2)
             result = gradient
             if x.numel():
                 slope = scale * inverse

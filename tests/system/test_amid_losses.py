@@ -1,0 +1,69 @@
+"""A rank is lost between forward and backward: the gradients of the others' collectives are right, or begin anew."""
+
+import pytest
+
+from tests.system.launcher import Launcher
+from tests.system.tables import rest_nightly
+from tests.waiting import LIMIT_SECONDS
+
+# All ranks have the same data, so that gradients do not depend on the number of ranks.
+SCRIPT = f"""
+import os, signal, sys, time
+import torch
+import worker_runtime.torch as hvd
+
+hvd.init()
+way, collective = sys.argv[1:]
+torch.manual_seed(1)
+torch.set_default_dtype(torch.float64)
+x, weights = torch.randn(6, 3), torch.randn(6, 4)
+first, sent, norm = torch.nn.Linear(3, 4), torch.nn.Linear(3, 2), hvd.SyncBatchNorm(4)
+send = {{
+    "broadcast": lambda x: hvd.broadcast(x, 0, name="x"),
+    "reducescatter": lambda x: hvd.reducescatter(x, name="x"),
+}}
+
+def compute(x):
+    return norm(first(x)), send[collective](sent(x))
+
+def differentiate(state):
+    print("begins with", hvd.size(), flush=True)
+    normalized, received = run(x)
+    if hvd.size() == 3:
+        if os.environ["HVD_SLOT"].endswith(":0"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        deadline = time.monotonic() + {LIMIT_SECONDS}
+        while hvd.size() == 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    ((normalized * weights).sum() + received.sum()).backward()
+
+run = compute if way == "eager" else torch.compile(compute, backend=way, fullgraph=True)
+hvd.elastic.run(differentiate)(hvd.elastic.TorchState())
+found, own = first.weight.grad, sent.weight.grad
+first.weight.grad = None
+(torch.nn.BatchNorm1d(4)(first(x)) * weights).sum().backward()
+print("of the norm:", torch.allclose(found, first.weight.grad), flush=True)
+print("of what was sent:", torch.equal(own, torch.zeros_like(own)), flush=True)
+"""
+is_compiled = pytest.mark.parametrize("way", rest_nightly(["aot_eager", "eager"]))
+
+
+def lose(hvdrun: Launcher, way: str, collective: str) -> list[list[str]]:
+    """Run the script on three ranks, of which the first is lost: what the others have printed."""
+    hvdrun.write("train.py", SCRIPT)
+    command = ("python", "train.py", way, collective)
+    finished = hvdrun("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "100", "100", *command)
+    assert finished.returncode == 0, finished.stderr
+    lines = [line.split(" ", 1) for line in finished.stdout.splitlines()]
+    return [[text for mark, text in lines if mark == f"[{rank}]" and text != "begins with 3"] for rank in (0, 1)]
+
+
+@is_compiled
+def test_gradients_are_those_of_the_ranks_that_are_left(hvdrun: Launcher, way: str) -> None:
+    """No rank that is left has sent what rank 0 has broadcast."""
+    assert lose(hvdrun, way, "broadcast") == [["of the norm: True", "of what was sent: True"]] * 2
+
+
+@is_compiled
+def test_a_gradient_that_needs_the_lost_rank_s_part_lets_the_others_begin_anew(hvdrun: Launcher, way: str) -> None:
+    assert lose(hvdrun, way, "reducescatter") == [["begins with 2", "of the norm: True", "of what was sent: False"]] * 2
