@@ -161,7 +161,11 @@ def print_log(given: Mapping[str, RawValues], say: Say) -> Page:
             raise UsageError(
                 f"the job {job.name} was started with --no-prefix, and no line tells its rank: leave --rank out."
             )
-        chosen = RankFilter(int(str(RANK.read(str(given["rank"]), RANK.flags[0]))))
+        rank, most = int(str(RANK.read(str(given["rank"]), RANK.flags[0]))), job.record.max_size
+        if most is not None and rank >= most:
+            ranks = "its only rank is 0" if most == 1 else f"its ranks are 0 to {most - 1}"
+            raise UsageError(f"the job {job.name} has no rank {rank}: {ranks}.")
+        chosen = RankFilter(rank)
     with closing(LogReader(job.path)) as reader:
         if "follow" not in given:
             _show_all(reader, chosen, is_over=job.state is not JobState.RUNNING)

@@ -39,6 +39,7 @@ class JobRecord:
     is_detached: it outlives its terminal.
     folder: of a detached job; "" for another one.
     marks_ranks: each line of the output begins with its rank.
+    max_size: how many workers it may have; None where there is no limit, and in the record of an earlier version.
     uptime: of the machine when hvdrun began, in seconds; None in the record of an earlier version.
     """
 
@@ -52,6 +53,7 @@ class JobRecord:
     is_detached: bool = False
     folder: str = ""
     marks_ranks: bool = True
+    max_size: int | None = None
     uptime: float | None = field(default_factory=read_uptime)
 
     @classmethod
@@ -66,6 +68,7 @@ class JobRecord:
             is_detached=spec.display.detach,
             folder=str(find_locations(os.environ).folders / job) if spec.display.detach else "",
             marks_ranks=spec.display.marks_ranks,
+            max_size=spec.max_size,
         )
 
     @property

@@ -206,18 +206,19 @@ class JobSpec:
         elasticity = self.limits.elasticity
         return elasticity is not None and elasticity.continues_in_place
 
+    @property
+    def max_size(self) -> int | None:
+        """How many workers the job ever has at a time; None where there is no limit."""
+        elasticity = self.limits.elasticity
+        return self.workers.size if elasticity is None else elasticity.max_size
+
     def place(self) -> tuple[Slot, ...]:
         """The slots that the job starts with, if its hosts offer enough of them.
 
         Raises:
             TooFewSlotsError: the hosts of a script offer too few.
         """
-        workers, elasticity = self.workers, self.limits.elasticity
-        if elasticity is None:
-            most = workers.size
-        else:
-            most = elasticity.max_size or UNBOUNDED
-        return place(workers.hosts, workers.size, most)
+        return place(self.workers.hosts, self.workers.size, self.max_size or UNBOUNDED)
 
     def is_remote(self, host: str) -> bool:
         """The host is not this machine."""

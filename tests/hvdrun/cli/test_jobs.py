@@ -302,6 +302,15 @@ def test_logs_without_marks_have_no_ranks(place: Path, capsys: pytest.CaptureFix
     assert main(["logs", "--rank", "x", "c0"]) == 2
 
 
+def test_logs_of_a_rank_that_the_job_never_has_are_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(place, "c0ffee", 7)
+    for most, rank, code in ((2, "2", 2), (2, "1", 0), (None, "5", 0)):  # a silent rank is none that is missing
+        record = JobRecord("c0ffee", (), 2, is_detached=True, max_size=most)
+        (folder.path / "job.json").write_text(record.encode())
+        assert main(["logs", "--rank", rank, "c0"]) == code
+        assert ("the job c0ffee has no rank 2: its ranks are 0 to 1." in capsys.readouterr().err) == (code == 2)
+
+
 def test_attach_shows_the_last_output_and_ends_as_the_job(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_folder(place, "c0ffee", 7)
     write_log(folder, (OUT, b"first\n"), *((OUT, b"x" * 1000 + b"\n"),) * 100, (ERR, b"last\n"))
