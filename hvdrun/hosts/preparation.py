@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from hvdrun.errors import DirectoryNotFoundError, LaunchError, OtherUserError
 from hvdrun.spec.command import (
@@ -171,14 +172,21 @@ def check_timeline(workers: Workers) -> None:
     fault = ""
     if is_folder(path):
         fault = os.strerror(errno.EISDIR)
-    elif not is_folder(path.parent):
-        fault = os.strerror(errno.ENOENT)
     elif exists(path) and not is_file(path):
         fault = "it is no regular file"
-    elif not os.access(path if exists(path) else path.parent, os.W_OK):
-        fault = os.strerror(errno.EACCES)
+    elif not is_folder(path.parent) or not os.access(path if exists(path) else path.parent, os.W_OK):
+        fault = _hear_refusal(path)
     if fault:
         raise LaunchError(f"{str(path)!r} of --timeline cannot be written: {fault}; name another file.")
+
+
+def _hear_refusal(path: Path) -> str:
+    """The system's words for a file that this user may not write: os.access says only that it is so."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""  # it may be written by now
 
 
 def explain_interpreter(spec: JobSpec, command: tuple[str, ...], context: LookupContext) -> tuple[str, ...]:

@@ -248,12 +248,14 @@ def find_directory() -> Path:
     """The working directory with the name that the user's shell has for it, with its symbolic links.
 
     Raises:
-        UsageError: it was removed.
+        UsageError: it was removed, or cannot be used.
     """
     try:
         physical = Path.cwd()
-    except OSError as error:
+    except FileNotFoundError as error:
         raise UsageError("the working directory was removed: change to one that exists.") from error
+    except OSError as error:
+        raise UsageError(f"the working directory cannot be used: {error.strerror}; change to another.") from error
     named = Path(os.environ.get("PWD", ""))
     with suppress(OSError):  # $PWD names no folder
         if named.is_absolute() and named.samefile(physical):

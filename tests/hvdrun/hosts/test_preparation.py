@@ -1,5 +1,6 @@
 """What a request means on this machine."""
 
+import errno
 import os
 import sys
 import threading
@@ -10,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from hvdrun.errors import CommandNotFoundError, DirectoryNotFoundError, LaunchError, OtherUserError, ScriptNotFoundError
-from hvdrun.hosts.preparation import add_hosts, find_remote, prepare
+from hvdrun.hosts.preparation import add_hosts, check_timeline, find_remote, prepare
 from hvdrun.spec.command import LookupContext
 from hvdrun.spec.hosts import HostList
 from hvdrun.spec.jobspec import JobSpec
@@ -99,6 +100,7 @@ def test_a_program_that_is_missing_here_matters_only_where_workers_run_here(
     [
         ("bin", "Is a directory"),
         ("absent/t.json", "No such file or directory"),
+        ("train.py/t.json", "Not a directory"),
         (os.devnull, "it is no regular file"),
     ],
 )
@@ -110,6 +112,22 @@ def test_a_timeline_that_rank_0_cannot_write_here_is_refused(
     prepare(with_fields(spec, timeline=timeline), context, lambda host: host == "there")
     prepare(with_fields(spec, timeline="train.py"), context, is_here)
     prepare(with_fields(spec, timeline="dynamic"), context, is_here)
+
+
+def test_a_timeline_on_a_read_only_disk_is_refused_with_the_systems_words(
+    spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, open_file = spec.workers.directory / "t.json", os.open
+
+    def refuse(file: Any, *arguments: int) -> int:
+        if file == path:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return open_file(file, *arguments)
+
+    monkeypatch.setattr("os.open", refuse)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(LaunchError, match="cannot be written: Read-only file system; name another file"):
+        check_timeline(with_fields(spec, timeline="t.json").workers)
 
 
 def test_another_user_on_this_machine_is_refused(spec: JobSpec, context: LookupContext) -> None:

@@ -1,9 +1,11 @@
 """The user's command is looked for before anything starts."""
 
+import errno
 import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -260,6 +262,14 @@ def test_a_removed_working_directory_is_an_error(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     with pytest.raises(UsageError, match="was removed"):
+        find_directory()
+
+
+def test_a_working_directory_that_cannot_be_found_is_refused_with_the_systems_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.getcwd", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+    with pytest.raises(UsageError, match="the working directory cannot be used: Stale file handle; change to another"):
         find_directory()
 
 
