@@ -24,6 +24,7 @@ from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
 from hvdrun.startup.paths import is_folder
 from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered
 from rendezvous.wire.tasks import find_unsendable
+from rendezvous.wire.tensors import reduce_tensor
 
 Unit = tuple[str, Mapping[str, bytes]]  # a folder, and the sources of one module or package by their path in it
 _HIDDEN = "<dynamic-code>"  # cloudpickle's name for any file
@@ -86,7 +87,7 @@ def _read(folder: Path, files: Sequence[Path]) -> dict[str, bytes]:
 class NamingPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
     """Pickles functions by value with the names of their files, which tracebacks and warnings on the workers show.
 
-    cloudpickle 3.1.3 and newer replace these names.
+    cloudpickle 3.1.3 and newer replace these names. Tensors are pickled as `reduce_tensor` does it.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -95,6 +96,8 @@ class NamingPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no t
             make, arguments, *rest = reduce(obj)
             named = (obj.co_filename if isinstance(each, str) and each == _HIDDEN else each for each in arguments)
             return (make, tuple(named), *rest)
+        if (made := reduce_tensor(obj)) is not NotImplemented:
+            return made
         return super().reducer_override(obj)
 
 

@@ -9,7 +9,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import torch
 
 from worker_runtime.errors import WrongArgumentError
-from worker_runtime.snapshots.tensor_pickles import reduce_tensor
+from worker_runtime.rendezvous import reduce_tensor
 
 _PART = (
     "a DTensor has another part on each rank, and another rank would take the part for its own; send the whole, "

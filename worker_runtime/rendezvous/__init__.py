@@ -95,6 +95,7 @@ with own_packages():
         encode_answer,
         read_port,
     )
+    from rendezvous.wire.tensors import reduce_tensor
 
 __all__ = [
     "ACCOUNT_BYTES",
@@ -176,6 +177,7 @@ __all__ = [
     "read_may_restart",
     "read_numbers",
     "read_port",
+    "reduce_tensor",
 ]
 
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from worker_runtime.rendezvous import reduce_tensor
 from worker_runtime.snapshots.known_states import Known
 from worker_runtime.snapshots.memory import align
 from worker_runtime.snapshots.sharded import find_sharded
-from worker_runtime.snapshots.tensor_pickles import reduce_tensor
 
 _DTYPE, _SHAPE, _LAYOUT, _BYTES = map(attrgetter, ("dtype", "shape", "layout", "nbytes"))
 _FEW = 8  # so many items of a dict are looked at one by one

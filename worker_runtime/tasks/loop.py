@@ -15,13 +15,14 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, NamedTuple, Self
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
-from worker_runtime.rendezvous import Bootstrap, find_unsendable, import_task_client, read_is_elastic
+from worker_runtime.rendezvous import Bootstrap, find_unsendable, import_task_client, read_is_elastic, reduce_tensor
 
 _MEMORY_BYTES = 16 * 1024 * 1024  # larger functions and results are in files
 _FAILURE = 1
@@ -122,11 +123,23 @@ def _pickle(error: BaseException) -> bytes | None:
     if not isinstance(error, Exception):
         return None  # SystemExit and the like would end the program that receives them
     try:
-        pickled: bytes = cloudpickle.dumps(error)
+        with BytesIO() as file:
+            _Pickler(file).dump(error)
+            pickled = file.getvalue()
         cloudpickle.loads(pickled)
     except Exception:  # noqa: BLE001 - its own code may raise any error
         return None
     return pickled
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
+    """Pickles dtypes whose pickles torch cannot load."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """See `pickle.Pickler`."""
+        if (made := reduce_tensor(obj)) is not NotImplemented:
+            return made
+        return super().reducer_override(obj)
 
 
 class TaskHead(NamedTuple):
@@ -228,7 +241,7 @@ def run(file: IO[bytes], place: Path) -> Answer:
                     stream.flush()
 
         try:
-            cloudpickle.dump(result, answer)
+            _Pickler(answer).dump(result)
         except Exception as error:  # noqa: BLE001 - the result's own code may raise any error
             answer.seek(0)
             answer.truncate()

@@ -87,6 +87,14 @@ def test_modules_that_workers_have_are_pickled_by_name() -> None:
     assert b"subprocess" in read_all(pack(subprocess.run, (), {}, begins_anew=False, is_last=True))
 
 
+@pytest.mark.parametrize("name", ["uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"])
+def test_a_tensor_of_a_dtype_that_torch_pickles_badly_can_be_sent(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.ones(2, 2).to(getattr(torch, name))
+    data = read_all(pack(lambda given: (given.dtype, given.float().tolist()), (weight,), {}))
+    assert run_elsewhere(data) == f"(torch.{name}, [[1.0, 1.0], [1.0, 1.0]])"
+
+
 def test_many_bytes_lie_in_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     body = pack(len, (b"x" * (3 * INLINE_BYTES),), {}, begins_anew=False, is_last=True)

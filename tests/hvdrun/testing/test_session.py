@@ -3,6 +3,8 @@
 import os
 import pickle
 from tempfile import TemporaryFile
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,11 +17,18 @@ from hvdrun.testing.session import (
     GroupResult,
     decide,
     describe_place,
+    explain_unsendable,
     make_cluster,
     make_error,
     make_result,
     read_style,
 )
+
+
+def test_a_fixture_of_a_dtype_that_torch_pickles_badly_can_be_sent() -> None:
+    torch = pytest.importorskip("torch")
+    item: Any = SimpleNamespace(obj=read_style, name="test")
+    assert explain_unsendable(item, {"weight": torch.ones(2, dtype=torch.uint16)}) is None
 
 
 @pytest.mark.parametrize(("options", "size"), [({}, 2), ({"np": 3}, 3), ({"num_proc": 3}, 3), ({"verbose": True}, 2)])

@@ -41,6 +41,22 @@ def test_the_result_is_written() -> None:
     assert (value, answer.failed) == (42, False)
 
 
+def test_a_tensor_of_a_dtype_that_torch_pickles_badly_is_written() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.uint16, torch.float8_e4m3fn):
+        value, answer = do(lambda given: given[0].t(), [torch.arange(6).reshape(2, 3).to(dtype)])
+        assert (answer.failed, value.dtype, value.float().tolist()) == (False, dtype, [[0, 3], [1, 4], [2, 5]])
+
+    class HeldError(Exception):
+        pass
+
+    def fail() -> None:
+        raise HeldError(torch.ones(1, dtype=torch.uint16))
+
+    (_, _, _, pickled), _ = do(fail)
+    assert repr(pickle.loads(pickled)) == "HeldError(tensor([1], dtype=torch.uint16))"  # noqa: S301 - our own
+
+
 def test_an_exception_is_written_with_its_traceback_from_the_function_on() -> None:
     def fail() -> None:
         raise KeyError("a")
