@@ -32,7 +32,8 @@ class Writer:
     """A queue of bytes and the thread that empties it.
 
     What a full disk does not take is tried again. After FULL_SECONDS it is dropped, and what follows is tried once. It
-    begins with a new line, where only a part of a line was taken.
+    begins with a new line, where only a part of a line was taken. An end with a limit drops it at once, and writes what
+    follows as far as it need not wait.
 
     Args:
         capacity_bytes: `drain` waits while more than this is queued.
@@ -53,6 +54,7 @@ class Writer:
         self._is_ending = False
 
         self._torn: set[int] = set()  # the files that end with a part of a line; the thread's alone
+        self._has_given_up = False  # the end has come while a disk was full; the thread's alone
         self._thread: threading.Thread | None = None
         self._wake: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -240,7 +242,7 @@ class Writer:
 
         while rest and self.find_failure(descriptor) is None:
             ready = dict(poller.poll())
-            if wake in ready:
+            if wake in ready and not (self._has_given_up and descriptor in ready):
                 return False
             try:
                 written = os.write(descriptor, rest[:_BLOCK_BYTES])
@@ -250,7 +252,8 @@ class Writer:
                 if not self._may_retry(descriptor, error):
                     break
                 if woken.poll(_RETRY_SECONDS * 1000):
-                    return False
+                    self._give_up(descriptor, error)
+                    break
                 continue
 
             rest = rest[written:]
@@ -290,6 +293,13 @@ class Writer:
             if is_news and self._on_failure is not None:
                 self._call_in_loop(self._on_failure, descriptor, error)
         return not is_lost
+
+    def _give_up(self, descriptor: int, error: OSError) -> None:
+        """Note that what a full disk has not taken is lost: the end does not wait for it."""
+        self._has_given_up = True
+        with self._changed:
+            self._lost[descriptor] = error
+            self._has_dropped = True
 
     def _release_waiting(self) -> None:
         for event in self._waiting:

@@ -1,5 +1,6 @@
 """--output-filename: which line lands in which file."""
 
+import asyncio
 import json
 import os
 from dataclasses import replace
@@ -126,6 +127,26 @@ async def test_a_file_that_loses_lines_is_listed(tmp_path: Path) -> None:
         ("rank.1", "File exists"),
         ("rank.0", "No space left on device"),
     ]
+
+
+@in_loop
+async def test_a_file_that_waits_for_a_full_disk_at_the_end_is_listed(tmp_path: Path) -> None:
+    files, tried = OutputFiles(tmp_path, 2, Marks()), asyncio.Event()
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "stdout").symlink_to("/dev/full")
+    files.call_when_failing(lambda *_: tried.set(), lambda error: pytest.fail(str(error)))
+    for rank in (0, 1):
+        files.note_launch(Launch(at(rank), Assignment(rank, 2, rank, 2, 0, 1), "placed"))
+        await files.write(at(rank), rank, STDOUT, b"x\n")
+    async with asyncio.timeout(60):
+        await tried.wait()
+    files.note_end(at(1), 0)
+    await files.close(0)
+    assert [(path.parent.name, error.strerror) for path, error in files.list_lost()] == [
+        ("rank.0", "No space left on device")
+    ]
+    assert (tmp_path / "rank.1" / "stdout").read_text() == "[1] x\n"
+    assert len(json.loads((tmp_path / "index.json").read_text())["files"]) == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a link of another user")

@@ -184,6 +184,24 @@ async def test_output_for_a_full_disk_is_lost_and_later_output_is_written(
 
 
 @in_loop
+async def test_an_end_that_does_not_wait_for_a_full_disk_notes_what_is_lost(
+    monkeypatch: pytest.MonkeyPatch, pipe: Screen
+) -> None:
+    disk, writer, errors = FullDisk(monkeypatch), Writer(full_seconds=LIMIT_SECONDS), list[OSError | None]()
+    released = os.dup(pipe.writing)
+    writer.put(pipe.writing, b"lost")
+    await happen(lambda: disk.tries > 1)
+    writer.put(released, b"lost behind it")
+    writer.release(released, errors.append)
+    writer.call_when_written(lambda: setattr(disk, "has_room", True))
+    writer.put(pipe.writing, b"kept")
+    assert not await writer.close(0)
+    losses = [writer.find_loss(pipe.writing), *errors]
+    assert [error and error.strerror for error in losses] == ["No space left on device"] * 2
+    assert pipe.read() == "kept"
+
+
+@in_loop
 async def test_a_part_of_a_line_is_followed_by_a_new_line(monkeypatch: pytest.MonkeyPatch, pipe: Screen) -> None:
     disk, writer = FullDisk(monkeypatch), Writer(full_seconds=0)
     for data, room in ((b"one\ntwo\n", 6), (b"three\n", 0), (b"four\nfive\n", 6)):

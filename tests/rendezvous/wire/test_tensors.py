@@ -14,6 +14,7 @@ class Pickler(pickle.Pickler):
     """Uses `reduce_tensor`."""
 
     def reducer_override(self, obj: Any) -> Any:
+        """See `pickle.Pickler`."""
         return reduce_tensor(obj)
 
 
