@@ -194,7 +194,11 @@ class Job:
         self._pool = AgentPool(self._tasks, self._show, self._lose, launcher_timeout_seconds)
         self._masters = Masters(self._pool.order)
         self._ranks = RankTable(lambda: self._server.state.generation)
-        self._reporter = JobReporter(console, ago_seconds=0.0 if continuation is None else continuation.age_seconds)
+        self._reporter = JobReporter(
+            console,
+            ago_seconds=0.0 if continuation is None else continuation.age_seconds,
+            has_comparable_hosts=spec.has_comparable_hosts,
+        )
         record = JobRecord.of(self._id, spec)
         self._stacks = JobStacks(record, self._pool.send, self._list_begun, self._list_ranks)
         hang_timeout_seconds = spec.limits.hang_timeout_seconds

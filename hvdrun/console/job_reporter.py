@@ -90,14 +90,21 @@ class JobReporter:
         console: where it prints.
         clock: monotonic, in seconds.
         ago_seconds: how long ago the job began, where a former server of it has begun it.
+        has_comparable_hosts: see `JobSpec`.
     """
 
     def __init__(
-        self, console: Console, clock: Callable[[], float] = time.monotonic, *, ago_seconds: float = 0.0
+        self,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        ago_seconds: float = 0.0,
+        has_comparable_hosts: bool = False,
     ) -> None:
         self._console = console
         self._clock = clock
         self._started = clock() - ago_seconds
+        self._has_comparable_hosts = has_comparable_hosts
         self._decided: float | None = None  # when the outcome was decided
         self._counter = LossCounter(clock)
         self._restart: _Restart | None = None
@@ -197,6 +204,7 @@ class JobReporter:
             last_lines=last_lines,
             ended_ranks=end.stopped,
             notes=end.notes,
+            has_comparable_hosts=self._has_comparable_hosts,
         )
 
         if end.explanation is Explanation.RECOVERY_PAGE:

@@ -59,6 +59,7 @@ class Page:
     last_lines: the last output of that worker.
     ended_ranks: the workers that were ended because of it.
     notes: more sentences, each a line.
+    has_comparable_hosts: see `JobSpec`.
     """
 
     reason: str = ""
@@ -71,6 +72,7 @@ class Page:
     last_lines: tuple[str, ...] = ()
     ended_ranks: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    has_comparable_hosts: bool = False
 
 
 def render_page(page: Page, *, coloured: bool = False) -> str:
@@ -219,10 +221,10 @@ def _find_hint(page: Page) -> str | None:
     if any(map(_NO_SPACE.search, page.last_lines)):
         return f"A disk of {host} is full, or a quota is used up (look at df -h and df -i there)."
     if any(map(_NO_MODULE.match, page.last_lines[-1:])):
-        return (
-            f"An import failed on {host}: --dry-run shows which Python runs the script, and hvdrun doctor -H HOSTS "
-            "which packages differ between hosts."
-        )
+        doctor = ""
+        if page.has_comparable_hosts:
+            doctor = ", and hvdrun doctor -H HOSTS whether Python or torch differ between hosts"
+        return f"An import failed on {host}: --dry-run shows which Python runs the script{doctor}."
 
     number = None
     if page.returncode is not None:

@@ -201,6 +201,11 @@ class JobSpec:
         return take_slots(workers.hosts, workers.size)
 
     @property
+    def has_comparable_hosts(self) -> bool:
+        """The job may have several hosts, and `hvdrun doctor` can visit them."""
+        return self.remote.joining is None and (self.discovers or len(self.usable_hosts) > 1)
+
+    @property
     def continues_in_place(self) -> bool:
         """The workers continue without a lost one: for them the job is elastic."""
         elasticity = self.limits.elasticity

@@ -1,5 +1,7 @@
 """The first-cause page in words."""
 
+from dataclasses import replace
+
 import pytest
 
 from hvdrun import __version__
@@ -88,6 +90,14 @@ def test_a_worker_that_was_started_alone_learns_why_it_has_no_rank() -> None:
 )
 def test_an_error_of_one_host_comes_with_what_to_look_at(last: str, hint: str) -> None:
     assert hint in render_page(Page(rank=0, worker=Worker(Slot("b", 0), 1), returncode=1, last_lines=(last,)))
+
+
+def test_the_doctor_is_named_after_a_failed_import_where_it_can_compare_hosts() -> None:
+    last = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'datasets'")
+    page = Page(rank=0, worker=Worker(Slot("b", 0), 1), returncode=1, last_lines=last)
+    assert "on b: --dry-run shows which Python runs the script.\n" in render_page(page)
+    shown = render_page(replace(page, has_comparable_hosts=True))
+    assert "runs the script, and hvdrun doctor -H HOSTS whether Python or torch differ between hosts.\n" in shown
 
 
 def test_the_culprit_is_the_headline_and_the_failures_it_caused_are_below() -> None:

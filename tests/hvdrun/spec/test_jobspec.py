@@ -7,7 +7,7 @@ import pytest
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.spec.jobspec import JobSpec, Workers
 from hvdrun.spec.limits import Elasticity, Limits
-from hvdrun.spec.remote import Remote
+from hvdrun.spec.remote import Joining, Remote
 from rendezvous.bootstrap import Backend
 from rendezvous.core.model import Host, Policy, Recovery
 from tests.hvdrun.specs import with_fields
@@ -33,6 +33,19 @@ def test_of_very_many_hosts_only_some_are_named() -> None:
     with pytest.raises(NotEnoughSlotsError, match=r"and 92 more\)") as caught:
         with_fields(SPEC, size=200, hosts=tuple(Host(f"h{number}", 1) for number in range(100)))
     assert len(str(caught.value)) < 200
+
+
+def test_hosts_can_be_compared_where_there_are_several_that_the_doctor_can_visit() -> None:
+    two, script = (Host("a", 2), Host("b", 2)), Elasticity(1, script="hosts.sh")
+    jobs = [
+        SPEC,
+        with_fields(SPEC, hosts=two),  # the first one has room for all
+        with_fields(SPEC, hosts=two, elasticity=Elasticity(1)),
+        with_fields(SPEC, size=3, hosts=two),
+        with_fields(SPEC, hosts=(), elasticity=script),
+        with_fields(SPEC, hosts=(), remote=Remote(joining=Joining())),
+    ]
+    assert [job.has_comparable_hosts for job in jobs] == [False, False, True, True, True, False]
 
 
 def test_a_host_that_is_not_this_machine_may_have_a_command_of_its_own() -> None:
