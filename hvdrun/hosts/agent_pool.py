@@ -117,8 +117,12 @@ class AgentPool:
         self._connections[host].begin(begin, held=self._held, is_stopping=self._is_stopping)
 
     def order(self, effect: Launch | Terminate) -> None:
-        """Send an order to the agent of the worker's host, now or after the configuration."""
-        self._connections[effect.worker.slot.host].order(effect)
+        """Send an order to the agent of the worker's host, now or after the configuration.
+
+        It has no effect if the job has left the host, while an order waited for the port of its round, say.
+        """
+        if (connection := self._connections.get(effect.worker.slot.host)) is not None:
+            connection.order(effect)
 
     def withdraw(self, worker: Worker) -> Exited:
         """Drop the orders for a worker, which its agent has not got yet; returns its end."""

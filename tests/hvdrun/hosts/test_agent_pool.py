@@ -13,14 +13,15 @@ from hvdrun.hosts import agent_pool as pool_module
 from hvdrun.hosts.agent_connection import AgentConnection
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.lasting_transport import LastingTransport
+from hvdrun.hosts.masters import Masters
 from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.messages import Exited, Launch, Terminate
-from rendezvous.core.model import Assignment, Slot, Worker
+from rendezvous.core.model import Assignment, Endpoint, Round, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.errors import WireError
 from rendezvous.server.agent_streams import AgentStream
 from rendezvous.wire import codec
-from rendezvous.wire.orders import AgentMessage, Begin, Hello, Hold, Output, OutputStream, Release, Wait
+from rendezvous.wire.orders import AgentMessage, Begin, Hello, Hold, Output, OutputStream, Release, Reserved, Wait
 from tests.hvdrun.agent import jobs
 from tests.hvdrun.played_agent import HOW_IT_ENDED, PlayedAgent, ignore
 from tests.waiting import happen, in_loop
@@ -85,6 +86,18 @@ async def test_orders_go_to_the_worker_s_host_and_after_the_news_of_the_job() ->
         assert b.orders == []
         pool.begin("b", make_begin("b"))
         assert b.orders == [make_begin("b"), LAUNCHES["b"]]
+
+
+@in_loop
+async def test_an_order_that_has_waited_for_its_round_until_its_host_was_lost_is_dropped() -> None:
+    a, b = PlayedAgent(), PlayedAgent()
+    async with opened("a", a=a, b=b) as (pool, _):
+        masters = Masters(pool.order)
+        for rank, host in enumerate("ab"):
+            masters.order(replace(LAUNCHES[host], round=Round(0, rank, 2)))
+        pool.abandon("b")
+        masters.note_reserved(Reserved(Endpoint("10.0.0.1", 5000), 0))
+        assert (len(a.orders), b.orders) == (2, [])
 
 
 @in_loop
