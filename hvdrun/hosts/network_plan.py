@@ -222,11 +222,14 @@ class NetworkPlan:
             try:
                 if address is None:
                     end = Endpoint(LOOPBACK, await self._pool.tunnel(host, inside.port))
-                    self._tunnelled.add(host)
                 else:
                     end = await self._listen(address)
             except LaunchError as error:
                 return error
+            if host not in self._pool.hosts:  # it was lost meanwhile, and forgotten
+                return HostLostEarlyError(host, "the job has left it")
+            if address is None:
+                self._tunnelled.add(host)
             way = f"at {end}" if address is not None else spec.remote.inner_way
             ways[host] = f"{host}: {chosen.reason}; it reaches the rendezvous {way}"
             self._settled[host] = route = Route(chosen.address, chosen.interface, end)

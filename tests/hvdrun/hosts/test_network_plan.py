@@ -204,6 +204,23 @@ async def test_a_host_in_use_that_is_lost_meanwhile_holds_no_other_up() -> None:
         assert isinstance((await site.extend(spec, "c"))["c"], Route)
 
 
+@needs_network
+@in_loop
+async def test_a_newcomer_that_is_lost_while_the_rendezvous_opens_a_port_holds_no_later_one_up() -> None:
+    async with at_site({host: Machine(f"192.0.2.{number}") for number, host in enumerate("abc", 1)}) as site:
+        open_door = site.doors.open
+
+        async def lose(address: str, port: int = 0) -> int:
+            site.plan.forget("b")
+            site.pool.abandon("b")
+            return await open_door(address, port)
+
+        site.doors.open = lose  # type: ignore[method-assign]
+        found = await site.extend(make_spec("a", "b"), "a", "b")
+        assert [type(found[host]) for host in "ab"] == [Route, HostLostEarlyError]
+        assert isinstance((await site.extend(make_spec("a", "c"), "c"))["c"], Route)
+
+
 @in_loop
 async def test_two_names_of_one_machine_are_not_both_taken() -> None:
     async with at_site({"a": Machine("192.0.2.1"), "b": Machine("192.0.2.1")}) as site:
