@@ -501,6 +501,8 @@ class Engine:
         """
         if operation.is_of_step:
             raise StepRevokedError
+        if self.current.sets.look_up(operation.among.number) is None:
+            raise OperationFailedError(operation.title, self.rank, "its process set was removed")
         among = self.current.sets.find(operation.among.number, operation.title)
         try:
             with operation.follow_caller():

@@ -107,13 +107,12 @@ class Succession:
         ranks = {old: new for new, old in enumerate(decision.survivors)}
         done = {(each.ranks, each.number, each.name): each.response for each in decision.done}
         with engine.in_flight.lock:
-            former = engine.current.sets
+            generation.sets.move_from(engine.current.sets, ranks)
             engine.current, engine.moved = generation, ranks
-            generation.sets.move_from(former, ranks)
             self._retry.forget()
             for handle in engine.in_flight:
                 if not handle.is_answered:
-                    self._carry_over(handle, former.list_ranks(handle.operation.request.process_set), done)
+                    self._carry_over(handle, handle.operation.among.ranks, done)
             engine.steps.original_ranks = tuple(engine.steps.original_ranks[rank] for rank in decision.survivors)
             engine.rank, engine.size, engine.generation = rank, size, number
             engine.in_flight.changed.notify_all()
@@ -179,7 +178,7 @@ class Succession:
     def _describe(self, handle: Handle[Any]) -> PendingOperation:
         operation, index = handle.operation, self._indices.get(handle)
         return PendingOperation(
-            ranks=self.engine.current.sets.list_ranks(operation.request.process_set),
+            ranks=operation.among.ranks,  # those of the set, also where that was removed meanwhile
             name=operation.request.name,
             title=operation.title,
             number=operation.number if isinstance(operation, CommitRound) else 0,

@@ -335,6 +335,23 @@ def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch
     scene.succession.resume(None, None)
 
 
+def test_an_operation_that_outlives_its_set_fails_and_others_run_again(scene: Scene) -> None:
+    engine = scene.engine
+    register(engine, 1, 0, 2)
+    outliving = scene.ask(Allreduce([torch.ones(LARGE)], SUM, engine.find_members(1, "x"), "allreduce.x"))
+    scene.before.release(0)
+    engine.await_response(outliving)
+    engine.process_sets.remove(1)  # its release has come while the operation runs
+    other = scene.ask(scene.sum("y", 1.0))
+    found = {each.name: (each.ranks, each.index) for each in scene.interrupt().pending}
+    assert found == {"allreduce.x": ((0, 2), 0), "allreduce.y": (THREE_RANKS, None)}
+    scene.resume()
+    with pytest.raises(HorovodInternalError, match="allreduce 'x' failed on rank 0: its process set was removed"):
+        engine.wait(outliving)
+    scene.after.release(0, payload=pack(2.0))
+    assert engine.wait(other)[0].tolist() == [2.0]
+
+
 def test_a_rank_that_declares_its_sets_again_does_not_count_as_one_that_asks(scene: Scene) -> None:
     """The thread that recovers lives on: a deadlock is reported only where no thread is left that may ask."""
     register(scene.engine, 1, 0, 2)
