@@ -206,7 +206,9 @@ async def test_a_host_in_use_that_is_lost_meanwhile_holds_no_other_up() -> None:
 
 @needs_network
 @in_loop
-async def test_a_newcomer_that_is_lost_while_the_rendezvous_opens_a_port_holds_no_later_one_up() -> None:
+async def test_a_newcomer_that_is_lost_while_the_rendezvous_opens_a_port_holds_no_later_one_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with at_site({host: Machine(f"192.0.2.{number}") for number, host in enumerate("abc", 1)}) as site:
         open_door = site.doors.open
 
@@ -215,7 +217,7 @@ async def test_a_newcomer_that_is_lost_while_the_rendezvous_opens_a_port_holds_n
             site.pool.abandon("b")
             return await open_door(address, port)
 
-        site.doors.open = lose  # type: ignore[method-assign]
+        monkeypatch.setattr(site.doors, "open", lose)
         found = await site.extend(make_spec("a", "b"), "a", "b")
         assert [type(found[host]) for host in "ab"] == [Route, HostLostEarlyError]
         assert isinstance((await site.extend(make_spec("a", "c"), "c"))["c"], Route)
