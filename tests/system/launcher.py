@@ -26,7 +26,9 @@ PLANTED = "ZeroDivisionError"  # an error that a test has put into hvdrun
 # What hvdrun says where it, an agent or the sequencer has failed by an exception that nobody expected.
 _BUG = re.compile(
     r"bug (?:in|of) hvdrun|^hvdrun: .* is gone: it ended with exit code 1 \(\w+Error"
-    r"|^Traceback \(most recent call last\):$|^.* exception was never retrieved$|^Exception ignored in: ",
+    # A signal may come while Python starts.
+    r"|^Traceback \(most recent call last\):\n(?: .*\n)*(?!KeyboardInterrupt)\S"
+    r"|^.* exception was never retrieved$|^Exception ignored in: ",
     re.MULTILINE,
 )
 
