@@ -309,8 +309,10 @@ class HostSyntaxError(UsageError):
 class HostFileError(UsageError):
     """A hostfile, or a line of it, cannot be read.
 
+    Message: the hostfile NAME cannot be read: REASON.
+    Message: line LINE of the hostfile NAME cannot be read: REASON.
     Cause: The hostfile does not exist, cannot be read, or one of its lines has another form.
-    Remedy: Correct the line that the sentence names.
+    Remedy: Correct the path, or the line that the sentence names.
 
     Args:
         name, line, reason: the path, the line from 1 on or None for the whole file, and half a sentence.

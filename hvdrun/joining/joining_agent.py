@@ -285,6 +285,13 @@ class JoiningAgent:
                 return TEMPORARY_FAILURE
 
     def _wait_for(self, what: str) -> None:
+        """Say what the agent waits for.
+
+        Message: waiting for hvdrun at PLACE (REASON).
+        Message: no job was there for SECONDS s (--join-timeout): start this agent again later.
+        Cause: hvdrun does not run yet, or has ended, or a firewall refuses the connection.
+        Remedy: Start hvdrun with `--bind PLACE`. The agent tries again until `--join-timeout`.
+        """
         self._tell(f"waiting for {what}.")
 
     def _tell(self, sentence: str) -> None:

@@ -51,6 +51,7 @@ class TokenFileError(UsageError):
 class TokenExistsError(TokenFileError):
     """A token cannot be created, because it or its key exists.
 
+    Message: the token file PATH cannot be created, because PATH exists: remove it first.
     Cause: The file of the token, or of its key, exists.
     Remedy: Remove it, or give another name.
     """
