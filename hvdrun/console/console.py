@@ -199,6 +199,15 @@ class Console:
         return self._writer.end(limit_seconds)
 
     def _report_failure(self, place: str, written: str, error: OSError) -> None:
+        """Print that output cannot be written; `report_lost_output` says at the end whether some is lost.
+
+        Message: the standard output cannot be written, it is tried again: REASON
+        Message: the standard output cannot be written, what the workers write there is lost: REASON
+        Message: a part of the standard output is lost: REASON
+        Cause: The disk is full or has a fault. The same is said of the standard error, and of files of
+            `--output-filename`.
+        Remedy: Free space there. The job goes on, and ends with 74 where its workers end with 0 and output is lost.
+        """
         what = "it is tried again" if is_passing(error) else f"what {written} there is lost"
         self.notice(f"{place} cannot be written, {what}: {error.strerror}", Level.ERROR)
 
