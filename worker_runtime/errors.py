@@ -580,6 +580,7 @@ class SnapshotError(RuntimeError):
         would get the scheduler's state_dict in its place.
     Remedy: Make the object before `restore()`, and use it when it is time.
 
+    Message: this worker has another Snapshot: give all objects and values to one
     Message: another Snapshot of this worker has saved in this round: give all objects and values to one
     Cause: The script, or a program before it in the same worker, has trained with another Snapshot.
     Remedy: Use one Snapshot for all, or start a job for each training.
