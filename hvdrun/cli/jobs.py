@@ -31,7 +31,7 @@ from hvdrun.jobs.known import remove as remove_folder
 from hvdrun.jobs.local_agents import find_agents
 from hvdrun.jobs.locations import find_locations
 from hvdrun.jobs.questions import find_launcher
-from hvdrun.jobs.reader import LogReader, RankFilter, show
+from hvdrun.jobs.reader import LogReader, RankFilter, end_line, show
 from hvdrun.jobs.record import join_words
 from hvdrun.options.option import RawValues
 from hvdrun.options.programs import JOB_PROGRAMS, RANK
@@ -170,7 +170,7 @@ def print_log(given: Mapping[str, RawValues], say: Say) -> Page:
         if "follow" not in given:
             _show_all(reader, chosen, is_over=job.state is not JobState.RUNNING)
             return "", 0
-        with answer_interrupt(_leave(job, say)) as interrupt:
+        with answer_interrupt(_leave(job, say, reader)) as interrupt:
             job = _follow(job, reader, interrupt, chosen)
     if interrupt:
         return "", INTERRUPTED
@@ -182,7 +182,7 @@ def print_log(given: Mapping[str, RawValues], say: Say) -> Page:
 def attach(given: Mapping[str, RawValues], say: Say) -> Page:
     """`hvdrun attach`."""
     job = find_detached(given, "attach", "output")
-    with closing(LogReader(job.path)) as reader, answer_interrupt(_leave(job, say)) as interrupt:
+    with closing(LogReader(job.path)) as reader, answer_interrupt(_leave(job, say, reader)) as interrupt:
         if reader.skip_to(_SHOWN_BYTES):
             say(f"hvdrun logs {job.name} has the output before this")
         job = _follow(job, reader, interrupt)
@@ -256,6 +256,8 @@ def _follow(job: KnownJob, reader: LogReader, interrupt: list[int], chosen: Rank
             break
         time.sleep(_LOOK_SECONDS)
         job = look_again(job)
+    if job.state is JobState.LOST:  # a sentence follows
+        end_line(reader.unended)
     return job
 
 
@@ -264,6 +266,7 @@ def _show_all(reader: LogReader, chosen: RankFilter | None, *, is_over: bool) ->
         for each in (piece,) if chosen is None else chosen.take(piece):
             try:
                 show(each)
+                reader.unended = None if each.data.endswith(b"\n") else each.stream
             except BrokenPipeError:
                 raise
             except OSError as error:
@@ -359,8 +362,12 @@ def answer_interrupt(tell: Callable[[], None]) -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, former)
 
 
-def _leave(job: KnownJob, say: Say) -> Callable[[], None]:
-    return lambda: say(f"the job {job.name} goes on: hvdrun stop {job.name} stops it")
+def _leave(job: KnownJob, say: Say, reader: LogReader | None = None) -> Callable[[], None]:
+    def leave() -> None:
+        end_line(None if reader is None else reader.unended)
+        say(f"the job {job.name} goes on: hvdrun stop {job.name} stops it")
+
+    return leave
 
 
 def describe(job: KnownJob) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class LogReader:
         self._offset = 0  # where the next line begins
         self._rest = b""  # its beginning, where it is not complete
         self._is_held = False  # the next line may be written again
+        self.unended: OutputStream | None = None  # where a line is shown whose end has not come
 
     def skip_to(self, last_bytes: int) -> bool:
         """Begin with the first whole line in the last so many bytes of the log; whether something was left out."""
@@ -126,14 +127,17 @@ class RankFilter:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._begun = b""
+        self._stream = OutputStream.STDOUT  # of what has begun
 
     def take(self, piece: Piece) -> Iterator[Piece]:
-        """The line that the piece completes, if it is one of the rank."""
+        """The line that the piece completes, if it is one of the rank: in the stream where it has begun."""
+        if not self._begun:
+            self._stream = piece.stream
         self._begun += piece.data
         if piece.data.endswith(b"\n"):
             line, self._begun = self._begun, b""
             if self._rank in read_ranks(line):
-                yield Piece(piece.stream, line)
+                yield Piece(self._stream, line)
 
 
 def read_ranks(line: bytes) -> set[int]:
@@ -158,3 +162,16 @@ def show(piece: Piece) -> None:
     if stream is not None:
         stream.buffer.write(piece.data)
         stream.buffer.flush()
+
+
+def end_line(stream: OutputStream | None) -> None:
+    """End a line that is shown in part, before a sentence on standard error.
+
+    Args:
+        stream: where it is shown; None if there is none.
+    """
+    is_before_it = stream is OutputStream.STDERR
+    if stream is OutputStream.STDOUT and sys.stdout is not None:
+        is_before_it = sys.stdout.isatty()
+    if is_before_it:
+        show(Piece(OutputStream.STDERR, b"\n"))

@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -326,6 +327,18 @@ def test_ctrl_c_in_attach_leaves_the_job(running: JobFolder, capsys: pytest.Capt
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     assert main(["attach"]) == 130
     assert "the job feed goes on: hvdrun stop feed stops it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stream", [OUT, ERR])
+def test_ctrl_c_in_attach_ends_a_progress_bar(
+    running: JobFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stream: OutputStream
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    write_log(running, (stream, b"[0] 3/16\r"))
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert main(["attach"]) == 130
+    ended = "\nhvdrun: the job feed goes on: hvdrun stop feed stops it\n"
+    assert capsys.readouterr().err.removeprefix("[0] 3/16\r") == ended
 
 
 def test_rm_removes_what_has_ended_alone(place: Path, running: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:

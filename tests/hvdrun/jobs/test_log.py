@@ -214,6 +214,12 @@ def test_the_lines_of_one_rank_are_found() -> None:
     assert found == [Piece(OUT, b"[0] ab\n"), Piece(OUT, b"[0-1] d\n")]
 
 
+def test_a_progress_bar_that_another_stream_ends_keeps_its_stream() -> None:
+    chosen = RankFilter(0)
+    found = [line for piece in (Piece(ERR, b"[0] 3/16\r"), Piece(OUT, b"\n")) for line in chosen.take(piece)]
+    assert found == [Piece(ERR, b"[0] 3/16\r\n")]
+
+
 def test_a_line_that_a_full_disk_has_cut_ends_before_the_next_one_of_any_stream(
     tmp_path: Path, descriptors: dict[int, OutputStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
