@@ -302,8 +302,7 @@ class HostSyntaxError(UsageError):
 
     def __init__(self, piece: str, reason: str) -> None:
         super().__init__(f"the host {piece!r} cannot be read: {reason}.")
-        self.piece = piece
-        self.reason = reason
+        self.piece, self.reason = piece, reason
 
 
 class HostFileError(UsageError):
@@ -321,8 +320,7 @@ class HostFileError(UsageError):
     def __init__(self, name: str, line: int | None, reason: str) -> None:
         where = f"the hostfile {name!r}" if line is None else f"line {line} of the hostfile {name!r}"
         super().__init__(f"{where} cannot be read: {reason}.")
-        self.line = line
-        self.reason = reason
+        self.line, self.reason = line, reason
 
 
 class NotEnoughSlotsError(UsageError):

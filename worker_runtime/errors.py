@@ -472,7 +472,7 @@ class ReplicasDifferError(RuntimeError):
     """The ranks have different parameters. Not a HorovodInternalError, since a restart does not help.
 
     Message: the replicas differ: PARAMETER is not the same on all ranks before the first step; WHAT
-    Message: the replicas differ: PARAMETER is not the same on all ranks between step EQUAL_STEP and step STEP; WHAT
+    Message: the replicas differ: PARAMETER is not the same on all ranks between step STEP and step STEP; WHAT
     Cause: The ranks started with different parameters, change them outside of the optimizer, or have different learning
         rates, because the state of an elastic job lacks the scheduler. Or the memory or processor of a host is faulty.
     Remedy: Call `hvd.broadcast_parameters()` before training. Look for code that runs on some ranks only. Give the

@@ -37,6 +37,7 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 _PAUSE_GROWTH = 1.6
 _REMINDER_SECONDS = 300.0  # between two equal lines about what the agent waits for
+_NO_JOB = "no job was there for {:g} s (--join-timeout): start this agent again later."
 _ANSWER_SECONDS = 2.0  # a launcher that has not answered by then waits for the end of another agent of this name
 _SIGNALLED = "this agent received a signal and stopped its workers."
 _RELEASED = "the job no longer needs this agent, and has released it."
@@ -180,7 +181,7 @@ class JoiningAgent:
                 self._wait_for(f"hvdrun at {self._options.endpoint} (its connection ended before the job began)")
 
             if limit_seconds is not None and now() - began >= limit_seconds:
-                self._say(f"no job was there for {limit_seconds:g} s (--join-timeout): start this agent again later.")
+                self._say(_NO_JOB.format(limit_seconds))
                 return TEMPORARY_FAILURE
             await asyncio.sleep(self._pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311 - spreads many agents
             self._pause_seconds = min(LONGEST_PAUSE_SECONDS, self._pause_seconds * _PAUSE_GROWTH)

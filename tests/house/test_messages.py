@@ -1,7 +1,9 @@
 """The messages that docstrings give to Troubleshooting are those that a person sees."""
 
 import ast
+import errno
 import importlib
+import os
 import pickle
 import re
 import runpy
@@ -18,16 +20,20 @@ import pytest
 from hvdrun.accounts.page import _UNSEEN
 from hvdrun.cluster.errors import JobEndedError
 from hvdrun.cluster.pickling import read_error
+from hvdrun.console.console import Console
 from hvdrun.console.page import ALONE, Page, render_page
 from hvdrun.errors import (
     BadValueError,
     DirectoryNotFoundError,
+    HostFileError,
     HostLostError,
     HostsFailedError,
     ScriptNotFoundError,
 )
 from hvdrun.jobs.errors import JobNotFoundError, JobNotRespondingError
 from hvdrun.jobs.guardian import MOST_KILLS, Attempts
+from hvdrun.joining.joining_agent import _NO_JOB, JoiningAgent
+from hvdrun.joining.token import TokenExistsError
 from hvdrun.network.addresses import Restriction
 from hvdrun.network.errors import NoAllowedAddressError
 from hvdrun.options.languages import ConfigurationError
@@ -46,12 +52,13 @@ from rendezvous.core.outcome import (
     describe_loss,
     run_short,
 )
+from rendezvous.wire.orders import OutputStream
 from rendezvous.wire.tasks import find_unsendable
 from tests.house.sources import ROOT
 from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.coordination.ordering import refusals
 from worker_runtime.coordination.ordering.requests import Kind, Reduction, Request, Signature
-from worker_runtime.errors import NotInitializedError, SequencerError
+from worker_runtime.errors import NotInitializedError, ReplicasDifferError, SequencerError
 from worker_runtime.startup.mpi_notice import explain
 
 _WORKER = Worker(Slot("server1", 1), 1)
@@ -105,6 +112,11 @@ def show_errors_of_hvdrun() -> Iterator[str]:
     yield str(NoAllowedAddressError({"server1": []}, Restriction(("eth7",))))
     yield str(ConfigurationError("job.yaml", "there is no key 'nq'"))
     yield str(ConfigurationError("job.yaml", "there is no key 'nq'", 3))
+    yield from (str(HostFileError("hosts", line, "it is empty")) for line in (None, 3))
+    yield str(TokenExistsError(Path("token"), Path("token.key")))
+    yield _NO_JOB.format(600.0)
+    yield from show_waiting()
+    yield from show_lost_output()
     attempts = Attempts(lambda *_: None, 0.0)
     for _ in range(MOST_KILLS):
         attempts.note_kill(MOST_KILLS, 9)
@@ -121,6 +133,25 @@ def show_errors_of_hvdrun() -> Iterator[str]:
     yield catch(lambda: collect_arguments(item))
     body = Body(pickle.dumps(("", "its result cannot be sent", "", None)))
     yield str(read_error(Delivered(1, 1, failed=True, follows_another=False, body=body)))
+
+
+def show_waiting() -> Iterator[str]:
+    said: list[str] = []
+    agent: Any = SimpleNamespace(_tell=said.append)
+    JoiningAgent._wait_for(agent, "hvdrun at server1:29400 (no answer)")
+    yield from said
+
+
+def show_lost_output() -> Iterator[str]:
+    said: list[str] = []
+    find_loss = {OutputStream.STDOUT: OSError(errno.EIO, os.strerror(errno.EIO))}.get
+    output, notice = SimpleNamespace(find_loss=find_loss), lambda text, _: said.append(text)
+    console: Any = SimpleNamespace(output=output, files=None, notice=notice)
+    for number in (errno.ENOSPC, errno.EIO):
+        error = OSError(number, os.strerror(number))
+        Console._report_failure(console, "the standard output", "the workers write", error)
+    Console.report_lost_output(console)
+    yield from said
 
 
 def show_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
@@ -168,6 +199,7 @@ def show_errors_of_workers() -> Iterator[str]:
     for has_ended in (False, True):
         yield SequencerError(Endpoint("server1", 1), "Connection refused", has_ended=has_ended).cause
     yield show_not_finite()
+    yield from (str(ReplicasDifferError("fc.weight", step, 0)) for step in (0, 9))
 
 
 def show_not_finite() -> str:
@@ -189,6 +221,7 @@ def show_snapshots() -> Iterator[str]:
     yield snapshot._CHANGED.format("scheduler")
     yield snapshot._UNBEGUN
     yield snapshot._SECOND
+    yield snapshot._OTHER
     choice = importlib.import_module("worker_runtime.snapshots.choice")
     yield choice._OTHER_MODELS.format(0, 1)
     for place in ("the memory of this host", "memory.max of the control group"):

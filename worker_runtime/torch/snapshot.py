@@ -43,6 +43,7 @@ _CHANGED = (
     "{} is an object with a state_dict before restore() or after it, not both: assign the object before restore()"
 )
 _UNBEGUN = "save() comes before restore(), and would replace what is there: call restore() in each round, before save()"
+_OTHER = "this worker has another Snapshot: give all objects and values to one"
 _SECOND = "another Snapshot of this worker has saved in this round: give all objects and values to one"
 _OWNERS: "list[weakref.ref[Snapshot]]" = []  # the Snapshot of this worker
 
@@ -345,7 +346,7 @@ def _open_memory(owner: Snapshot, rank: int) -> SnapshotMemory | None:
             _tell(f"Snapshot keeps nothing: {_explain_lack()}")
         return None
     if any(known() is not None for known in _OWNERS):
-        raise SnapshotError("this worker has another Snapshot: give all objects and values to one")
+        raise SnapshotError(_OTHER)
     _OWNERS[:] = [weakref.ref(owner)]
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - os's signature
     try:
