@@ -280,34 +280,36 @@ class Recovery:
                 self._leave(self._generation, str(error), error=str(error))
 
     def _leave(self, generation: int, reason: str, error: str = "") -> None:
-        """Leave a failed generation, if it is the present one and was not left before."""
-        if generation == self._generation > self._left:
-            self._recover(reason, error)
+        """Leave a failed generation, if it is the present one and was not left before.
 
-    def _recover(self, reason: str, error: str) -> None:
-        """Suspend the engine, and start the formation of the next generation."""
-        succession = self._succession
-        self._left = self._generation
+        Suspend the engine, and start the formation of the next generation.
+        """
+        with self._lock:  # the program may be about to take the generation, or to leave it by itself
+            if not generation == self._generation > self._left:
+                return
+            self._left, succession = self._generation, self._succession
+            if succession is None:
+                former = self._join_again(Report(JoinReason.FORM, error=error))
         _LOG.debug("interrupted: %s", reason)
         if succession is not None:
             ACCOUNT.note_interrupted()
             succession.engine.recording.note(f"interrupted: {reason}")
             succession.suspend(reason)
-
-        with self._lock:
-            if self._succession is not succession:
-                return  # the program has just called `enter`
-            former, self._formation = self._formation, None
-            if succession is None:
-                report = Report(JoinReason.FORM)
-            else:
-                report = succession.report()
-            self._begin(replace(report, error=error))
+            with self._lock:
+                if self._succession is not succession:
+                    return  # the program has just called `enter`
+                former = self._join_again(replace(succession.report(), error=error))
 
         if former is not None:
             former.abandon()
         if succession is not None:
             succession.disconnect()
+
+    def _join_again(self, report: Report) -> Formation | None:
+        """Start another formation; return the present one, which must be abandoned. The caller holds the lock."""
+        former, self._formation = self._formation, None
+        self._begin(report)
+        return former
 
     def _begin(self, report: Report) -> None:
         """Start another formation, with the state of this worker added to the report. The caller holds the lock."""

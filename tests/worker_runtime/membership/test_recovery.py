@@ -2,16 +2,18 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 import torch
 
 from rendezvous.core.model import Slot, Worker
-from tests.waiting import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS, wait_until
 from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Call, Registrar, publish
 from worker_runtime.collectives.agreements import CommitRound
@@ -26,6 +28,7 @@ from worker_runtime.engine.succession import Succession
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.membership import formation as formation_module
+from worker_runtime.membership import recovery as recovery_module
 from worker_runtime.membership.recovery import Entered, Recovery
 from worker_runtime.rendezvous import (
     Action,
@@ -244,6 +247,24 @@ def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_fi
     again.answer(publish(7, Action.RETRY, (0,)))
     assert engine.wait(handle)[0].tolist() == [1.0]
     wait_until_closed(stage.generations[6])
+
+
+def test_a_loss_while_the_program_takes_the_generation_interrupts_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(*arguments: Any) -> Engine:
+        stage.registrar.notify(Interrupt(5, LOST))
+        wait_until(lambda: stage.recovery._interrupted.generation == 5, "the notice")
+        time.sleep(0.1)  # for the recovery, which waits for the program
+        return Engine(*arguments)
+
+    monkeypatch.setattr(recovery_module, "Engine", take)
+    engine = stage.begin()
+    call = stage.registrar.read()
+    assert (call.after, call.report.reason) == (5, JoinReason.CONTINUE)
+    call.answer(publish(6, Action.RETRY, (0,)))
+    assert stage.read_heard() == ALONE
+    assert engine.wait(submit(engine))[0].tolist() == [1.0]
 
 
 def test_a_worker_that_is_interrupted_before_it_was_connected_forms_anew(stage: Stage) -> None:
