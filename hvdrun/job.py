@@ -48,6 +48,7 @@ from rendezvous.core.messages import (
     Finish,
     Launch,
     Level,
+    Log,
     Noticed,
     Notify,
     Publish,
@@ -404,6 +405,8 @@ class Job:
             self._masters.restore(state.rounds, state.round_hosts[0])
         unheard = unheard_hosts(self._server.state) if state.outcome is None else ()
         self._console.notice(continuation.describe(unheard), Level.WARNING)
+        for loss in self._history.list_untold(state):
+            self._reporter.log(Log(loss.reason.rstrip("."), Level.WARNING, loss.host))
         self._start.resume(self._server.state, continuation.age_seconds if continuation.life.killed_by else None)
         continuation.life.answer_signals()
 

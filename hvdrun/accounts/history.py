@@ -97,6 +97,10 @@ class History:
         if heard and not self._awaited:
             self._continue(now)
 
+    def list_untold(self, state: State) -> tuple[Outcome, ...]:
+        """The losses that the former server had decided on, and could neither note nor tell; call `resume` before."""
+        return state.losses[len(self._known) :]
+
     def note(self, event: Event | None, state: State, effects: Effects, now: float) -> None:
         """Note an event with the state and the effects that it has led to; None where a former server had it."""
         self._note_losses(state, now)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.system.counting import check_end, start
-from tests.system.detached import ask, find_job, find_server, kill_server
+from tests.system.detached import ask, detach, find_job, find_server, kill_server
 from tests.system.launcher import Launcher
 from tests.waiting import wait_until
 
@@ -63,3 +63,44 @@ def test_a_job_whose_first_server_is_killed_is_started_by_the_next_one(hvdrun: L
     assert (started.returncode, started.stdout) == (0, f"{find_job(hvdrun)}\n"), started
     hvdrun.write("go", "")
     assert ask(hvdrun, "wait", find_job(hvdrun)).returncode == 0
+
+
+DIES_AT_A_LOSS = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "hvdrun.job":
+            from hvdrun.accounts.history import History
+            note = History.note
+
+            def die(history, event, state, effects, now):  # the loss is durable, and has not been told
+                if state.losses and not os.path.exists("killed"):
+                    open("killed", "w").close()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                note(history, event, state, effects, now)
+
+            History.note = die
+
+sys.meta_path.insert(0, Finder())
+"""
+LOSES_ONE = """
+import os, signal
+import torch
+import worker_runtime.torch as hvd
+hvd.init()
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+hvd.allreduce(torch.ones(1), name="x")
+"""
+
+
+def test_a_loss_that_a_killed_server_could_not_tell_is_told_by_the_next_one(hvdrun: Launcher) -> None:
+    hvdrun.write("sitecustomize.py", DIES_AT_A_LOSS)
+    hvdrun.write("train.py", LOSES_ONE)
+    environment = {"PYTHONPATH": str(hvdrun.directory)}
+    job = detach(hvdrun, "-np", "2", "--min-np", "1", "python", "train.py", environment=environment)
+    assert ask(hvdrun, "wait", job).returncode == 0
+    log = ask(hvdrun, "logs", job).stderr
+    assert (hvdrun.directory / "killed").exists()
+    assert log.count("hvdrun: rank 1 (localhost:1) was lost: killed by SIGKILL (signal 9).\n") == 1, log

@@ -174,8 +174,12 @@ def test_another_server_notes_a_loss_that_the_former_one_could_not() -> None:
         state, effects = membership.step(state, event)
         history.note(event, state, effects, 1.0)
     state, _ = membership.step(state, parse_event(["exit", "b:0", "-9"]))
-    history, _ = hand_over(history, state)
+    history.resume(state, 9.0)
+    assert [each.rank for each in history.list_untold(state)] == [1]
+    history, state = hand_over(history, state)
     assert [each.outcome.rank for each in history.losses] == [1]
+    history.resume(state, 9.0)
+    assert history.list_untold(state) == ()
 
 
 def test_a_restart_is_over_for_another_server_when_all_hosts_were_heard() -> None:
