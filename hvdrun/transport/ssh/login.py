@@ -6,8 +6,9 @@ There is no login with a password, for which hundreds of hosts would have to ask
 import copy
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
@@ -18,6 +19,8 @@ from hvdrun.transport.ssh.certificates import SUFFIX, BadCertificateError, read_
 from hvdrun.transport.ssh.ssh_errors import AuthenticationFailedError
 from hvdrun.transport.ssh.target import Target
 
+_HELD = " (from the ssh agent)"
+_NO_SIGNATURE_BYTES = 64
 _AGENT_SECONDS = 10.0  # an ssh agent may ask its user to confirm a key
 
 
@@ -39,12 +42,39 @@ class SshAgent(AgentSSH):
             self._socket.close()
             raise
 
+    def shut_down(self) -> None:
+        """Ask no more, since a late answer would be taken for that to another question."""
+        with suppress(OSError):  # the agent has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
 
 
-class AgentCertificate(AgentKey):
+class HeldKey(AgentKey):
+    """A key that the ssh agent holds, and may refuse to use, as where its user does not confirm that.
+
+    refusal: why it has signed nothing; "" where it has. paramiko would end the connection, without another key.
+    """
+
+    refusal = ""
+
+    def sign_ssh_data(self, data: Any, algorithm: str | None = None) -> paramiko.Message:
+        """See paramiko; where the agent refuses, a signature that no server accepts."""
+        try:
+            return super().sign_ssh_data(data, algorithm)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            self.refusal = f"the ssh agent did not sign: {_describe(error)}"
+            if isinstance(self.agent, SshAgent) and not isinstance(error, paramiko.SSHException):
+                self.agent.shut_down()
+        signature = paramiko.Message()
+        signature.add_string((algorithm or self.get_name()).removesuffix(SUFFIX))
+        signature.add_string(bytes(_NO_SIGNATURE_BYTES))
+        return signature
+
+
+class AgentCertificate(HeldKey):
     """A certificate that the ssh agent holds; paramiko.AgentKey would offer the plain key instead."""
 
     def asbytes(self) -> bytes:
@@ -86,7 +116,7 @@ class Login:
             return False
         with closing(agent):
             held = [
-                AgentCertificate(agent, key.blob, key.comment) if key.get_name().endswith(SUFFIX) else key
+                (AgentCertificate if key.get_name().endswith(SUFFIX) else HeldKey)(agent, key.blob, key.comment)
                 for key in agent.get_keys()
             ]
             return self._is_held_alone(self._try_all(self._list_keys(held)))
@@ -119,7 +149,10 @@ class Login:
                 self._methods = list(error.allowed_types)
                 raise self._fail() from error
             except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
-                self._tried.append(name)
+                if isinstance(key, HeldKey) and key.refusal:
+                    self._unusable.append(f"{name.removesuffix(_HELD)} ({key.refusal})")
+                else:
+                    self._tried.append(name)
                 if not self._client.is_active():
                     raise self._fail(
                         "then the server ended the connection; give only the right key, with -i"
@@ -154,7 +187,7 @@ class Login:
             yield from self._list_key(path, by_blob)
         if not target.identities_only:
             for key in held:
-                yield f"{key.comment or key.get_name()} (from the ssh agent)", key
+                yield f"{key.comment or key.get_name()}{_HELD}", key
         for path in target.default_keys:
             if exists(path) or exists(path.with_name(f"{path.name}.pub")):
                 yield from self._list_key(path, by_blob)
@@ -163,7 +196,7 @@ class Login:
         """A key, and the certificate beside its file, unless CertificateFile names others."""
         public = _read_public(path)
         if public is not None and public.key_blob in held:
-            yield f"{path} (from the ssh agent)", held[public.key_blob]
+            yield f"{path}{_HELD}", held[public.key_blob]
         elif (key := self._load(path)) is not None:
             yield str(path), key
         beside = path.with_name(f"{path.name}-cert.pub")
@@ -179,7 +212,7 @@ class Login:
             self._unusable.append(f"{file} (not a certificate that can be read)")
             return
         if certificate.key_blob in held:
-            yield f"{file} (from the ssh agent)", held[certificate.key_blob]
+            yield f"{file}{_HELD}", held[certificate.key_blob]
             return
 
         try:
@@ -188,7 +221,7 @@ class Login:
             self._unusable.append(f"{file} ({error})")
             return
         if plain in held:
-            yield f"{file} (from the ssh agent)", _join(held[plain], certificate)
+            yield f"{file}{_HELD}", _join(held[plain], certificate)
             return
 
         for path in keys:
@@ -264,7 +297,7 @@ def _join(key: paramiko.PKey, certificate: PublicBlob) -> paramiko.PKey:
     """A copy of the key with this certificate."""
     joined: paramiko.PKey
     if isinstance(key, AgentKey):
-        joined = AgentKey(key.agent, key.blob, key.comment)
+        joined = HeldKey(key.agent, key.blob, key.comment)
     else:
         joined = copy.copy(key)
     joined.public_blob = certificate

@@ -3,12 +3,16 @@
 import asyncio
 import os
 import re
+import socket
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from paramiko.agent import AgentKey
 
 from hvdrun.transport.ssh.dial import dial
+from hvdrun.transport.ssh.login import SshAgent
 from hvdrun.transport.ssh.ssh_errors import (
     AuthenticationFailedError,
     HostKeyChangedError,
@@ -143,6 +147,41 @@ def test_an_ssh_agent_that_has_ended_is_skipped(home: Home, server: SshServer, m
     server.authorize()
     with pytest.raises(AuthenticationFailedError, match="the ssh agent at /dev/null"):
         reach(home.target(server))
+
+
+def test_a_key_that_the_ssh_agent_does_not_use_is_skipped(
+    home: Home, server: SshServer, ssh_agent: Path, tmp_path: Path
+) -> None:
+    assert ssh_agent.exists()
+    other = make_key(tmp_path / "other")
+    subprocess.run(["ssh-add", "-q", "-c", str(other)], check=True, capture_output=True)  # none confirms
+    server.authorize(home.key, other)
+    reach(home.target(server))
+    server.authorize(other)
+    words = r"other.*\(the ssh agent did not sign: key cannot be used for signing\)"
+    with pytest.raises(AuthenticationFailedError, match=words):
+        reach(home.target(server))
+
+
+def test_an_ssh_agent_that_falls_silent_is_asked_once(
+    home: Home, server: SshServer, ssh_agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ssh_agent.exists()
+    hold(make_key(tmp_path / "first"), make_key(tmp_path / "second"))
+    get_keys, (ours, theirs) = SshAgent.get_keys, socket.socketpair()
+
+    def silence(agent: SshAgent) -> tuple[AgentKey, ...]:
+        keys = get_keys(agent)
+        agent._socket.close()
+        ours.settimeout(0.1)
+        agent._socket = agent._conn = ours  # type: ignore[attr-defined]  # the stubs lack it
+        return keys
+
+    monkeypatch.setattr(SshAgent, "get_keys", silence)
+    with theirs:
+        reach(home.target(server))
+        length = int.from_bytes(theirs.recv(4))
+        assert len(theirs.recv(1 << 16)) == length, "it was asked again"
 
 
 def test_an_unknown_key_is_refused_with_its_fingerprint(home: Home, server: SshServer) -> None:
