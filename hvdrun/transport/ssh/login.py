@@ -18,6 +18,7 @@ from hvdrun.startup.paths import exists
 from hvdrun.transport.ssh.certificates import SUFFIX, BadCertificateError, read_subject
 from hvdrun.transport.ssh.ssh_errors import AuthenticationFailedError
 from hvdrun.transport.ssh.target import Target
+from hvdrun.transport.ssh.tcp import DroppedError
 
 _HELD = " (from the ssh agent)"
 _NO_SIGNATURE_BYTES = 64
@@ -102,6 +103,7 @@ class Login:
         """Log in; returns whether the ssh agent alone has the key.
 
         Raises:
+            DroppedError: the connection ended before the server asked for a key.
             AuthenticationFailedError: the server accepted no key.
             SshPolicyError: no key may be offered.
         """
@@ -129,6 +131,8 @@ class Login:
             self._methods = list(error.allowed_types)
             return False
         except (paramiko.SSHException, OSError, EOFError) as error:
+            if not self._client.is_active():
+                raise DroppedError("it closed the connection before it asked for a key") from error
             raise self._fail(_describe(error)) from error
         self._methods = list(remaining)
         return not remaining

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import paramiko
 import pytest
 from paramiko.agent import AgentKey
 
@@ -129,6 +130,22 @@ def test_a_server_that_wants_more_than_a_key_is_reported(
         with pytest.raises(AuthenticationFailedError, match=f"allows password.*{advice}") as caught:
             reach(home.target(server))
     assert len(caught.value.tried) == tried
+
+
+def test_a_connection_that_ends_before_the_server_asks_for_a_key_is_dialed_again(
+    home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, asked = paramiko.Transport.auth_none, list[str]()
+
+    def cut(client: paramiko.Transport, user: str) -> list[str]:
+        asked.append(user)
+        if len(asked) == 1:
+            server.clear()
+        return ask(client, user)
+
+    monkeypatch.setattr(paramiko.Transport, "auth_none", cut)
+    reach(home.target(server))
+    assert len(asked) == 2
 
 
 def test_a_server_that_ends_after_too_many_keys_is_reported(home: Home, ssh_agent: Path, tmp_path: Path) -> None:
