@@ -5,7 +5,8 @@ the header. A header has the checksum of itself and of the description of the da
 at whatever moment the worker is killed. The data of tensors have no checksum: to compute one takes longer than to copy
 them, and nobody else writes there.
 
-More records are kept of random states, which are small: the ranks may be some saves apart.
+More records are kept of random states, which are small: the ranks may be some saves apart. One of them is that of the
+save from which the round has begun.
 """
 
 import mmap
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 HALVES = 2
-RING = 4
+RING = 5
 _HEADER_BYTES = 256
 _RANDOM_BYTES = 64 * 1024  # each torch.Generator of a program takes 5,500
 _RANDOM_AT = 4096
@@ -123,10 +124,13 @@ class SnapshotMemory:
         return description, mapping
 
     def write_random(self, key: Key, origin: Key, rank: int, size: int, data: bytes, *, measure: bytes = b"") -> None:
-        """Keep random states, in place of the oldest; those that are too large are not kept."""
+        """Keep random states, in place of the oldest but those of the origin: the next round may begin there, too.
+
+        Those that are too large are not kept.
+        """
         if len(data) > _RANDOM_BYTES:
             return
-        index = self.choose(range(HALVES, HALVES + RING), key)
+        index = self.choose(range(HALVES, HALVES + RING), origin)
         start = _find_random(index)
         self._invalidate(index)
         self._first[start : start + len(data)] = data

@@ -130,6 +130,17 @@ def test_a_state_that_grows_leaves_the_other_half_in_place(descriptor: int) -> N
     assert other.used_bytes < 2_000_000  # though the halves are far from each other
 
 
+def test_random_states_of_the_save_that_rounds_begin_from_are_kept(descriptor: int) -> None:
+    """Each round is killed after the first rank's next save, and before another rank's."""
+    origin = Key(0, 3)
+    SnapshotMemory(descriptor).write_random(origin, NOWHERE, 0, 2, b"three")
+    for number in range(1, 3 * RING):
+        SnapshotMemory(descriptor).write_random(Key(number, 4), origin, 0, 2, b"four")
+    found = {record.key for record, _ in SnapshotMemory(descriptor).list_random()}
+    assert len(found) == RING
+    assert origin in found
+
+
 def test_random_states_of_the_last_saves_are_kept(descriptor: int) -> None:
     memory = SnapshotMemory(descriptor)
     for number in range(1, 8):
