@@ -319,6 +319,7 @@ class Watch:
                 await self._feed.open(spawned.stdin)
         finally:
             del self._starting[worker]
+            self._reaped.set()  # a start that has failed leaves nothing to reap
             self._early_orders.pop(worker, None)
             self._start_next()
 

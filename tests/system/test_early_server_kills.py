@@ -95,7 +95,7 @@ hvd.allreduce(torch.ones(1), name="x")
 """
 
 
-def test_a_loss_is_told_by_the_next_server_where_the_killed_one_could_not(hvdrun: Launcher) -> None:
+def test_a_loss_that_a_killed_server_could_not_report_is_in_the_log(hvdrun: Launcher) -> None:
     hvdrun.write("sitecustomize.py", DIES_AT_A_LOSS)
     hvdrun.write("train.py", LOSES_ONE)
     environment = {"PYTHONPATH": str(hvdrun.directory)}

@@ -375,6 +375,17 @@ async def test_closing_starts_no_worker_that_waits_for_its_start() -> None:
 
 
 @alone
+async def test_a_start_that_fails_ends_the_wait_for_all_ends() -> None:
+    async with watching("true") as room:
+        room.watch.launch(LAUNCHES[0])
+        await room.ended()
+        room.spawner.error = OSError(errno.EMFILE, "Too many open files")
+        room.watch.launch(LAUNCHES[1])
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await room.watch.await_ended()
+
+
+@alone
 async def test_more_workers_than_the_machine_can_hold_are_not_started_and_reported_once() -> None:
     async with watching("true") as room:
         launches = make_launches(3)
