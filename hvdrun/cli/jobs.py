@@ -6,12 +6,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
-from datetime import datetime
-from typing import Any
 
+from hvdrun.cli.job_table import describe, make_table, tell_time
 from hvdrun.cli.messages import INTERRUPTED, OUTPUT_CLOSED, discard_stdout
-from hvdrun.console.page import describe_seconds
 from hvdrun.errors import OutputLostError, UsageError
 from hvdrun.jobs.errors import (
     JobAttachedError,
@@ -32,7 +29,6 @@ from hvdrun.jobs.local_agents import find_agents
 from hvdrun.jobs.locations import find_locations
 from hvdrun.jobs.questions import find_launcher
 from hvdrun.jobs.reader import LogReader, RankFilter, end_line, show
-from hvdrun.jobs.record import join_words
 from hvdrun.options.option import RawValues
 from hvdrun.options.programs import JOB_PROGRAMS, RANK
 from hvdrun.processes import processes
@@ -44,7 +40,6 @@ Page = tuple[str, int]  # for standard output, and the exit code
 _LISTED_SECONDS = 24 * 3600.0  # how long ago a job may have ended that is listed without --all
 _LOOK_SECONDS = 0.2  # between two looks whether a job has ended
 _SHOWN_BYTES = 64 * 1024  # of the output before `hvdrun attach`
-_HEADINGS = ("JOB", "STATE", "BEGUN", "TIME", "WORKERS", "COMMAND")
 
 
 def run(name: str, words: Sequence[str], say: Say) -> Page:
@@ -72,7 +67,7 @@ def list_all(given: Mapping[str, RawValues], _: Say) -> Page:
     jobs = [job for job in find_jobs() if "all" in given or job.ended is None or now - job.ended < _LISTED_SECONDS]
     if "json" in given:
         return json.dumps({"version": 1, "jobs": list(map(describe, jobs))}, indent=1), 0
-    return render([_HEADINGS, *map(_make_row, jobs)]), 0
+    return make_table(jobs), 0
 
 
 def wait(given: Mapping[str, RawValues], say: Say) -> Page:
@@ -342,7 +337,7 @@ def _describe_end(job: KnownJob) -> str:
     how = "was killed"
     if job.record.has_lost_its_machine:
         how = "ended with its machine, which has been started again"
-    return f"{how}; it wrote last at {_tell_time(job.ended or 0)}"
+    return f"{how}; it wrote last at {tell_time(job.ended or 0)}"
 
 
 @contextmanager
@@ -368,37 +363,3 @@ def _leave(job: KnownJob, say: Say, reader: LogReader | None = None) -> Callable
         say(f"the job {job.name} goes on: hvdrun stop {job.name} stops it")
 
     return leave
-
-
-def describe(job: KnownJob) -> dict[str, Any]:
-    """All that is known of a job, for JSON."""
-    folder = None if job.folder is None else str(job.folder.path)
-    known = {"state": job.state, "exit_code": job.exit_code, "ended": job.ended, "pid": job.pid, "folder": folder}
-    return {**asdict(job.record), **known}
-
-
-def render(rows: Sequence[Sequence[str]]) -> str:
-    """A table, whose last column is as wide as it likes."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _make_row(job: KnownJob) -> tuple[str, ...]:
-    record = job.record
-    if job.state is JobState.ELSEWHERE:
-        return job.name, f"on {record.machine}", _tell_time(record.begun), "", "", ""
-    state: str = job.state
-    if job.exit_code is not None:
-        state = f"exit {job.exit_code}"
-    elif job.state is JobState.RUNNING and not record.is_detached:
-        state = "attached"
-    duration = describe_seconds(job.duration_seconds) if record.begun else ""
-    return job.name, state, _tell_time(record.begun), duration, str(record.size or ""), join_words(record.command)
-
-
-def _tell_time(seconds: float) -> str:
-    """Empty where it is not known."""
-    if not seconds:
-        return ""
-    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import pickle
 import re
 import signal
 import sys
@@ -17,9 +16,7 @@ from unittest.mock import Mock
 import pytest
 
 from hvdrun.cli.program import main
-from hvdrun.cli.run import Prepared, resume_detached
 from hvdrun.jobs import known, locations
-from hvdrun.jobs.errors import ResumeRefusedError
 from hvdrun.jobs.folder import JOURNAL, JobFolder
 from hvdrun.jobs.log import frame, name_log
 from hvdrun.jobs.questions import SilentJobError
@@ -32,7 +29,6 @@ from rendezvous.core.model import Host, Policy
 from rendezvous.journal.sqlite import open_journal
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.jobs.detached import holding, make_folder
-from tests.hvdrun.specs import build_spec
 from tests.rendezvous.journal.reading import close, write
 from tests.waiting import wait_until
 
@@ -377,33 +373,7 @@ def test_resume_promises_no_more_than_a_server(
     assert "has a server again: hvdrun logs cafe tells whether its workers go on" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("in_worker", [False, True])
-def test_a_job_is_not_resumed_where_its_server_would_end_soon(
-    place: Path, monkeypatch: pytest.MonkeyPatch, in_worker: bool
-) -> None:
-    monkeypatch.setattr("hvdrun.jobs.detach.ends_with_container", lambda: not in_worker)
-    if in_worker:
-        monkeypatch.setenv("HVD_JOB", "c0ffee")
-    with pytest.raises(ResumeRefusedError, match="resume it from a shell"):
-        resume_detached(make_folder(place, "cafe"), b"")
-
-
 @pytest.mark.parametrize("name", list(JOB_PROGRAMS))
 def test_each_program_has_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     assert f"Usage: hvdrun {name} [OPTIONS]" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("present", "expected"), [("/run/later", "/run/later"), (None, "/run/first")])
-def test_resume_has_the_environment_of_the_job_and_the_ssh_agent_of_its_own_login(
-    present: str | None, expected: str, monkeypatch: pytest.MonkeyPatch, place: Path
-) -> None:
-    monkeypatch.setattr(os, "environb", found := {b"LATER": b"1"})
-    if present is not None:
-        found[b"SSH_AUTH_SOCK"] = present.encode()
-    monkeypatch.setattr("hvdrun.jobs.detach.resume", lambda *_: 7)
-    spec = build_spec(("true",), 1, (Host("localhost", 1),), place)
-    prepared = Prepared(spec, "feed", (), has_several_hosts=False)
-    kept = pickle.dumps((prepared, {b"FIRST": b"1", b"SSH_AUTH_SOCK": b"/run/first"}))
-    assert resume_detached(JobFolder(place / "feed"), kept) == 7
-    assert found == {b"FIRST": b"1", b"SSH_AUTH_SOCK": expected.encode()}

@@ -1,6 +1,8 @@
 """What hvdrun does before a job, in each server of one that is detached."""
 
 import json
+import os
+import pickle
 import signal
 import socket
 from collections.abc import Iterator
@@ -10,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from hvdrun.cli.run import Prepared, _make_work, run, run_prepared
+from hvdrun.cli.run import Prepared, _make_work, resume_detached, run, run_prepared
 from hvdrun.console.marks import read_local_clock
 from hvdrun.errors import CommandNotFoundError, HvdrunError
 from hvdrun.jobs.detach import DetachedServer
-from hvdrun.jobs.errors import DetachRefusedError
+from hvdrun.jobs.errors import DetachRefusedError, ResumeRefusedError
 from hvdrun.jobs.folder import JobFolder
 from hvdrun.jobs.guardian import Life
 from hvdrun.jobs.log import LogWriter
@@ -23,6 +25,7 @@ from hvdrun.spec.log_format import LogFileError, LogFormat
 from rendezvous.core.messages import Level
 from rendezvous.core.model import Host
 from rendezvous.wire.orders import OutputStream
+from tests.hvdrun.jobs.detached import make_folder
 from tests.hvdrun.specs import build_spec
 
 
@@ -122,3 +125,29 @@ def test_a_refusal_before_the_start_has_the_form_of_what_hvdrun_says(
     text = capsys.readouterr().err if path is None else path.read_text()
     assert json.loads(text)["message"] == str(caught.value)
     assert caught.value.is_told is not has_file
+
+
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_a_job_is_not_resumed_where_its_server_would_end_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_worker: bool
+) -> None:
+    monkeypatch.setattr("hvdrun.jobs.detach.ends_with_container", lambda: not in_worker)
+    if in_worker:
+        monkeypatch.setenv("HVD_JOB", "c0ffee")
+    with pytest.raises(ResumeRefusedError, match="resume it from a shell"):
+        resume_detached(make_folder(tmp_path, "cafe"), b"")
+
+
+@pytest.mark.parametrize(("present", "expected"), [("/run/later", "/run/later"), (None, "/run/first")])
+def test_resume_has_the_environment_of_the_job_and_the_ssh_agent_of_its_own_login(
+    present: str | None, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "environb", found := {b"LATER": b"1"})
+    if present is not None:
+        found[b"SSH_AUTH_SOCK"] = present.encode()
+    monkeypatch.setattr("hvdrun.jobs.detach.resume", lambda *_: 7)
+    spec = build_spec(("true",), 1, (Host("localhost", 1),), tmp_path)
+    prepared = Prepared(spec, "feed", (), has_several_hosts=False)
+    kept = pickle.dumps((prepared, {b"FIRST": b"1", b"SSH_AUTH_SOCK": b"/run/first"}))
+    assert resume_detached(JobFolder(tmp_path / "feed"), kept) == 7
+    assert found == {b"FIRST": b"1", b"SSH_AUTH_SOCK": expected.encode()}
