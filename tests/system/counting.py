@@ -5,20 +5,24 @@ import signal
 from tests.system.detached import ask, detach, find_guardian, find_server
 from tests.system.launcher import Launcher
 from tests.system.roles import kill
+from tests.system.scripts import WAIT_FOR
 from tests.waiting import wait_until
 
-COUNTS = """
-import os, sys, time
+COUNTS = f"""{WAIT_FOR}
 rank = os.environ["RANK"]
-open(f"running.{rank}", "a").write(f"{os.getpid()};")  # a second worker of this rank adds another
+open(f"running.{{rank}}", "a").write(f"{{os.getpid()}};")  # a second worker of this rank adds another
 number = 0
 stopping = os.path.join(os.path.dirname(os.environ["HVD_SOCKET"]), "stopping")
 while not (os.path.exists("go") or os.path.exists(stopping)):
     os.write(1, b"line %d\\n" % number)
     number += 1
     time.sleep(0.02)
-open(f"end.{rank}", "w").write(f"{os.getpid()} {number}")
-sys.exit(int(sys.argv[1]) if rank == "0" else 0)
+with open(f"ending.{{rank}}", "w") as file:
+    file.write(f"{{os.getpid()}} {{number}}")
+os.rename(file.name, f"end.{{rank}}")
+if rank == "0" and sys.argv[1] != "0":  # whose end ends the other
+    wait_for("end.1")
+    sys.exit(int(sys.argv[1]))
 """
 
 

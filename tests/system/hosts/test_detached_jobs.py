@@ -6,6 +6,7 @@ import sys
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.hosts.roles import find_launchers, find_workers, kill
 from tests.system.launcher import Running
+from tests.system.scripts import WAIT_FOR
 from tests.waiting import wait_until
 
 JOB = "import time\ntime.sleep(600)\n"
@@ -36,15 +37,15 @@ def test_a_detached_job_outlives_its_ssh_session(build: BuildCluster) -> None:
     cluster.end_sessions()
 
 
-HALVES = """
-import os, sys, time
+HALVES = f"""{WAIT_FOR}
+rank = int(os.environ["RANK"])
 for step in range(20):
     if step == 5:
-        open(f"half.{os.environ['RANK']}", "w")
-        while not os.path.exists("go"):
-            time.sleep(0.02)
+        open(f"half.{{rank}}", "w")
+        wait_for("go")
     print("step", step, flush=True)
-open(f"end.{os.environ['RANK']}", "w")
+open(f"end.{{rank}}", "w")
+wait_for(f"end.{{1 - rank}}")  # the end of one ends the other
 sys.exit(5)
 """
 
