@@ -17,12 +17,15 @@ T = TypeVar("T")
 class BackgroundTasks(asyncio.TaskGroup):
     """A task group that cancels its tasks when its block ends, and raises the error of a task without a group.
 
-    `asyncio.TaskGroup` waits for its tasks, some of which never end, and raises exception groups.
+    `asyncio.TaskGroup` waits for its tasks, some of which never end, and raises exception groups. It also refuses new
+    tasks as soon as one has failed, with a RuntimeError that would stand beside the cause.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._running: set[asyncio.Task[Any]] = set()
+        self._errors_in_order: list[BaseException] = []
+        self._is_ending = False
 
     def create_task(
         self,
@@ -31,24 +34,39 @@ class BackgroundTasks(asyncio.TaskGroup):
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        """See `asyncio.TaskGroup`."""
+        """See `asyncio.TaskGroup`. While the group ends the task is cancelled before it begins."""
+        if self._is_ending:
+            task = asyncio.get_running_loop().create_task(coro, name=name, context=context)
+            task.cancel()
+            return task
         task = super().create_task(coro, name=name, context=context)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._note_end)
         return task
+
+    def _note_end(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._note_error(error)
+
+    def _note_error(self, error: BaseException) -> None:
+        self._is_ending = True
+        self._errors_in_order.append(error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_ending = True
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            self._note_error(error)
         for task in tuple(self._running):
             task.cancel()
         try:
             await super().__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            errors = group.exceptions
+        except BaseExceptionGroup:
+            first = merge_errors(self._errors_in_order)
         else:
             return
-        first = merge_errors(errors)
         if first is not error:
             raise first
 

@@ -60,6 +60,47 @@ async def test_of_several_errors_the_unexpected_one_is_raised_and_the_others_are
 
 
 @in_loop
+async def test_of_several_unexpected_errors_the_first_is_raised() -> None:
+    async def fail_itself() -> None:
+        async with BackgroundTasks() as tasks:
+            tasks.create_task(fail_when_cancelled())
+            await asyncio.sleep(0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        await fail_itself()
+    (note,) = caught.value.__notes__
+    assert "ValueError: cannot clean up" in note
+
+
+@in_loop
+async def test_a_task_that_is_created_while_the_group_ends_is_cancelled_before_it_begins() -> None:
+    created: list[asyncio.Task[None]] = []
+
+    async def run() -> None:
+        async with BackgroundTasks() as tasks:
+
+            async def end_with_another() -> None:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    created.append(tasks.create_task(fail(ValueError())))
+
+            tasks.create_task(end_with_another())
+            await asyncio.sleep(0)
+            tasks.create_task(fail(LaunchError("no host"))).add_done_callback(
+                lambda _: created.append(tasks.create_task(fail(ValueError())))
+            )
+            await asyncio.Event().wait()
+
+    with pytest.raises(LaunchError, match="no host") as caught:
+        await run()
+    assert not hasattr(caught.value, "__notes__")
+    await asyncio.wait(created)
+    assert [task.cancelled() for task in created] == [True, True]
+
+
+@in_loop
 async def test_the_errors_of_callbacks_and_of_tasks_without_an_owner_are_reported() -> None:
     reported: asyncio.Queue[BaseException] = asyncio.Queue()
     report_callback_errors(reported.put_nowait)
