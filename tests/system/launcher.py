@@ -22,6 +22,7 @@ PRELOAD = Path(__file__).with_name("preload")
 # What is around the tests must not be taken for what is under test.
 _FOREIGN = ("HVD_", "HOROVOD_", "GITHUB_", "SLURM_", "PBS_", "LSB_", "K_MPI_")
 
+PATIENCE = {"HOROVOD_STALL_CHECK_TIME_SECONDS": f"{LIMIT_SECONDS:g}"}  # until hvdrun names who holds up the others
 PLANTED = "ZeroDivisionError"  # an error that a test has put into hvdrun
 # What hvdrun says where it, an agent or the sequencer has failed by an exception that nobody expected.
 _BUG = re.compile(
@@ -258,13 +259,15 @@ class Launcher:
     def environment(self) -> dict[str, str]:
         """What hvdrun is started with: the tests' environment, marked, where `python` is the tests' own.
 
-        Torch's compiler makes a folder in TMPDIR as soon as it is imported, and leaves it; here it gets another one.
+        A healthy rank of a busy machine may come late to a collective, and is not named for that. Torch's compiler
+        makes a folder in TMPDIR as soon as it is imported, and leaves it; here it gets another one.
         """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         search = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
         inductor = str(self.directory.parent / "inductor")
         return {
             "HVD_CHECK_REPLICAS": "1",
+            **PATIENCE,
             **kept,
             "PATH": search,
             "TORCHINDUCTOR_CACHE_DIR": inductor,

@@ -12,7 +12,7 @@ import pytest
 from tests.lab.fixtures import Build
 from tests.lab.host import Host, Stream
 from tests.lab.lab import Lab
-from tests.system.launcher import Finished, Running
+from tests.system.launcher import PATIENCE, Finished, Running
 
 # By hvdrun's own SSH, and by OpenSSH's program.
 WAYS = pytest.mark.parametrize(
@@ -57,6 +57,7 @@ class Cluster:
     def start(self, *arguments: str | Path, **how: Unpack[How]) -> Running:
         """Start hvdrun with these arguments."""
         words = () if how.get("forks", False) else ("--no-prefork",)
+        how["environment"] = {**PATIENCE, **how.get("environment", {})}
         return self.start_on(self.lab.launcher, ["hvdrun", *words, *arguments], **how)
 
     def start_on(self, host: Host, command: Sequence[str | Path], **how: Unpack[How]) -> Running:
