@@ -214,6 +214,7 @@ def show_not_finite() -> str:
 
 def show_snapshots() -> Iterator[str]:
     snapshot = importlib.import_module("worker_runtime.torch.snapshot")
+    shortage = importlib.import_module("worker_runtime.snapshots.shortage")
     snapshot_values = importlib.import_module("worker_runtime.torch.snapshot_values")
     yield snapshot_values.SHARDED.format("model", "DTensor")
     yield snapshot_values.HIDDEN.format("models", "list", "Linear")
@@ -225,7 +226,7 @@ def show_snapshots() -> Iterator[str]:
     choice = importlib.import_module("worker_runtime.snapshots.choice")
     yield choice._OTHER_MODELS.format(0, 1)
     for place in ("the memory of this host", "memory.max of the control group"):
-        yield snapshot._SHORTAGE.format("2 GiB", f"{place} leaves 1 GiB")
+        yield shortage._SHORTAGE.format("2 GiB", f"{place} leaves 1 GiB")
     yield catch(lambda: importlib.import_module("worker_runtime.snapshots.process_group").find_group(2))
     description = importlib.import_module("worker_runtime.snapshots.contents").Packer().pack({"step": 1})[0]
     kept = snapshot.Snapshot(epoch=1)

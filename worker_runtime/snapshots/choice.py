@@ -66,6 +66,11 @@ def choose(summaries: Sequence[Summary]) -> Choice | None:
     return Choice(key, source, lost)
 
 
+def find_record(summaries: Sequence[Summary], choice: Choice) -> Record:
+    """The record of the chosen state, as its source has it."""
+    return next(record for record in summaries[choice.source].states if record.key == choice.key)
+
+
 def describe_choice(choice: Choice) -> str:
     """What the user reads of a restore."""
     text = f"continuing from the snapshot of save {choice.key.number}, which rank {choice.source} has"

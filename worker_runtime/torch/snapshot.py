@@ -19,10 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from worker_runtime.elastic.handlers import Stateful
 from worker_runtime.errors import SnapshotError
 from worker_runtime.rendezvous import JOB, SNAPSHOT_FD, SNAPSHOT_MEMORY, read_may_restart
-from worker_runtime.snapshots.choice import Summary, choose, describe_choice, find_difference
+from worker_runtime.snapshots.choice import Summary, choose, describe_choice, find_difference, find_record
 from worker_runtime.snapshots.contents import Packer, Row, ShardedStateError, find_unpicklable, unpack
 from worker_runtime.snapshots.copies import Pace, clone, note_streams
-from worker_runtime.snapshots.free_memory import describe, find_shortage
 from worker_runtime.snapshots.known_states import KnownStates, has_own_state
 from worker_runtime.snapshots.memory import HALVES, NOWHERE, Key, Record, SnapshotMemory
 from worker_runtime.snapshots.process_group import find_group
@@ -32,13 +31,13 @@ from worker_runtime.snapshots.random_states import (
     pack_random_states,
     restore_packed,
 )
+from worker_runtime.snapshots.shortage import refuse_shortage, write_state
 from worker_runtime.snapshots.trained import measure
 from worker_runtime.torch.loading import load_checked, refuse_other_dtypes
 from worker_runtime.torch.snapshot_values import SHARDED, refuse_unfit
 
 _RESERVED = frozenset({"restore", "save"})
 _LONGEST_CAUSE = 400  # characters of an error's text
-_SHORTAGE = "two copies of the state need {} on each host, and {}: use a host with more memory, or no Snapshot"
 _CHANGED = (
     "{} is an object with a state_dict before restore() or after it, not both: assign the object before restore()"
 )
@@ -137,8 +136,9 @@ class Snapshot:
             True; False if there is none, as in the first round, and then nothing has changed.
 
         Raises:
-            SnapshotError: the process group is missing, this program keeps something else than the last one, or another
-                Snapshot of this worker, as of the program before, has saved in this round.
+            SnapshotError: the process group is missing, this program keeps something else than the last one, another
+                Snapshot of this worker, as of the program before, has saved in this round, or this host has too little
+                memory for two copies.
         """
         if not self._may_restart:
             return False
@@ -166,7 +166,10 @@ class Snapshot:
 
         half = next((half for half, record in own.items() if record.key == choice.key), None)
         fresh = find_generators(self._values)
-        self._load(*group.share(choice.source, lambda: self._read(half, own)))
+        description, data = group.share(choice.source, lambda: self._read(half, own))
+        self._load(description, data)
+        if half is None:
+            self._keep_copy(find_record(summaries, choice), description, data)
         mine = {record.rank: taken for record, taken in random if record.key == choice.key}
         known = {rank: taken for each in group.gather(mine) for rank, taken in each.items()}
         as_rank = self._rank if choice.lost is not None else None
@@ -242,6 +245,18 @@ class Snapshot:
             self._writing = self._writer.submit(self._write, memory, half, record, description, self._clones, begin)
         self._newest = key
 
+    def _keep_copy(self, record: Record, description: bytes, data: Any) -> None:
+        """Give a host without the chosen state a copy of it: the others may be lost before its first save."""
+        if self._memory is None or not self._keeps_state:
+            return
+        refuse_shortage(self._memory, HALVES * (len(description) + record.data_bytes))
+
+        def copy(mapping: mmap.mmap) -> None:
+            mapping[: record.data_bytes] = data
+
+        half = self._memory.choose(range(HALVES), record.key)
+        write_state(self._memory, half, record, description, copy)
+
     def _take(self, name: str, value: Any) -> Any:
         """The state dict of an object, or a plain value itself."""
         if not isinstance(value, Stateful):
@@ -272,11 +287,7 @@ class Snapshot:
                 with torch.no_grad(), begin():
                     torch._foreach_copy_(views, tensors)
 
-        try:
-            memory.write_state(half, record, description, copy)
-        except OSError as error:
-            needed = describe(HALVES * record.data_bytes)
-            raise SnapshotError(_SHORTAGE.format(needed, f"the kernel gives none ({error.strerror})")) from error
+        write_state(memory, half, record, description, copy)
 
     def _await_writer(self) -> None:
         """Wait for the copy in the background, and raise its error."""
@@ -292,11 +303,8 @@ class Snapshot:
         """
         if needed_bytes <= self._checked_bytes:
             return
-        clone_bytes = 0
-        if self._writer is not None:
-            clone_bytes = sum(tensor.nbytes for tensor in tensors if tensor.is_cpu)
-        if (shortage := find_shortage(max(0, needed_bytes + clone_bytes - memory.used_bytes))) is not None:
-            raise SnapshotError(_SHORTAGE.format(describe(needed_bytes), shortage))
+        clone_bytes = 0 if self._writer is None else sum(tensor.nbytes for tensor in tensors if tensor.is_cpu)
+        refuse_shortage(memory, needed_bytes, clone_bytes)
         self._checked_bytes = needed_bytes
 
     def _read(self, half: int | None, own: Mapping[int, Record]) -> tuple[bytes, Any, int] | None:

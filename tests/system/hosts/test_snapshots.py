@@ -23,6 +23,8 @@ snapshot = Snapshot(model=weight, step=0)
 snapshot.restore()
 number = os.environ["TORCHELASTIC_RESTART_COUNT"]
 print("round", number, "rank", rank, "from", snapshot.step, "with", int(weight.weight), flush=True)
+while pathlib.Path("hold").exists():
+    time.sleep(0.01)
 is_over = torch.zeros(1)
 while not is_over:
     added = torch.ones(1, 1)
@@ -59,4 +61,23 @@ def test_the_hosts_that_are_left_give_their_copy_to_the_new_one(pair: Cluster) -
     lines = re.findall(r"which rank (\d) has; the random states of rank (\d) are lost", finished.stderr)
     assert lines == [("0", "1"), ("1", "0")]
     assert step
+    pair.end_sessions()
+
+
+@pytest.mark.nightly
+def test_a_new_host_has_a_copy_when_the_other_is_lost_before_the_first_save(pair: Cluster) -> None:
+    pair.write("train.py", TRAIN)
+    job = pair.start("-np", "2", "-H", "host1:1,host2:1", "--max-restarts", "2", *OPTIONS, "python", "train.py")
+    job.stdout.wait_for(r"saved 0 (\d+)\n(?s:.*)saved 0 (\d+)\n", 90)
+    hold = pair.write("hold", "")
+    kill(*find_agents(pair["host2"]))
+    found = job.stdout.wait_for(r"round 1 rank 0 from (\d+) with (\d+)", 90)
+    job.stdout.wait_for(rf"round 1 rank 1 from {found[1]} with {found[2]}\n", 90)
+    kill(*find_agents(pair["host1"]))
+    for rank in range(2):
+        job.stdout.wait_for(rf"round 2 rank {rank} from {found[1]} with {found[2]}\n", 90)
+    pair.write("end", "")
+    hold.unlink()
+    finished = job.wait()
+    assert finished.returncode == 0, finished.stderr
     pair.end_sessions()

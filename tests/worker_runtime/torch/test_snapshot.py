@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_runtime.errors import SnapshotError
-from worker_runtime.snapshots import free_memory
+from worker_runtime.snapshots import free_memory, shortage
 from worker_runtime.snapshots.choice import Summary
 from worker_runtime.snapshots.process_group import Alone
-from worker_runtime.torch import Snapshot, snapshot
+from worker_runtime.torch import Snapshot
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def test_a_worker_without_memory_in_a_job_with_restarts_asks_the_others(
 def test_too_little_memory_is_refused_before_the_first_save(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 1000 kB\n")
-    monkeypatch.setattr(snapshot, "find_shortage", lambda needed: free_memory.find_shortage(needed, tmp_path))
+    monkeypatch.setattr(shortage, "find_shortage", lambda needed: free_memory.find_shortage(needed, tmp_path))
     kept = begin(weight=torch.zeros(1 << 20))
     with pytest.raises(
         SnapshotError, match="two copies of the state need 8192 KiB on each host, and the memory of this"
