@@ -196,9 +196,6 @@ def read_names(
     if not all(_is_named(pair) for pair in pairs):
         raise ValueError("named_parameters must be (name, parameter) tuples, as model.named_parameters() gives them")
     names = [name for name, _ in pairs]
-    if not pairs:
-        return {}
-
     duplicates = sorted({name for name in names if names.count(name) > 1})
     if duplicates:
         raise ValueError(f"named_parameters has these names more than once: {', '.join(duplicates)}")
