@@ -20,6 +20,8 @@ first, sent, norm = torch.nn.Linear(3, 4), torch.nn.Linear(3, 2), hvd.SyncBatchN
 send = {{
     "broadcast": lambda x: hvd.broadcast(x, 0, name="x"),
     "reducescatter": lambda x: hvd.reducescatter(x, name="x"),
+    "product": lambda x: hvd.allreduce(x, op=hvd.Product, name="x"),
+    "extreme": lambda x: hvd.allreduce(x, op=hvd.Max, prescale_factor=2.0, name="x"),
 }}
 
 def compute(x):
@@ -65,5 +67,8 @@ def test_gradients_are_those_of_the_ranks_that_are_left(hvdrun: Launcher, way: s
 
 
 @in_each_way
-def test_a_gradient_that_needs_the_lost_rank_s_part_lets_the_others_begin_anew(hvdrun: Launcher, way: str) -> None:
-    assert lose(hvdrun, way, "reducescatter") == [["begins with 2", "of the norm: True", "of what was sent: False"]] * 2
+@pytest.mark.parametrize("collective", rest_nightly(["product", "reducescatter", "extreme"]))
+def test_a_gradient_that_needs_the_lost_rank_s_part_lets_the_others_begin_anew(
+    hvdrun: Launcher, way: str, collective: str
+) -> None:
+    assert lose(hvdrun, way, collective) == [["begins with 2", "of the norm: True", "of what was sent: False"]] * 2

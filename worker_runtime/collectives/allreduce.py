@@ -186,6 +186,19 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         return buffer
 
 
+class AllreduceOfAll(Allreduce):
+    """An allreduce whose result is wrong without the part of any of its ranks. The loss of one fails it."""
+
+    def find_obstacle(self, *, is_begun: bool) -> str:
+        """Return what it needs; see `Operation`."""
+        del is_begun
+        return "its result would be wrong without the lost rank's part"
+
+    def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
+        """Raise NotImplementedError; see `Operation`."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class AllreduceBatcher(Batcher):
     """Packs and unpacks small allreduces of one tensor together, whose data are sent inside their requests.

@@ -25,6 +25,9 @@ such loss, not of `size` equal ones. For reducescatter it is the concatenation o
 times both factors, and times the size of the set for Sum. The derivative of the sum of all ranks' losses is `size`
 times the gradient of allgather and broadcast, and 1 / `size` of that of reducescatter. For alltoall each row's gradient
 returns to the rank that sent the row.
+
+After the loss of a rank that was in the forward call, the sums and averages of gradients are those of the ranks that
+are left. An adjoint that needs the lost rank's part fails: it has a collective that cannot run again without it.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,6 +39,7 @@ from torch.autograd import Function
 
 from worker_runtime.api.calls import Call, make_allreduce
 from worker_runtime.collectives.allgather import Allgather, find_own_rows
+from worker_runtime.collectives.allreduce import AllreduceOfAll
 from worker_runtime.collectives.alltoall import Alltoall, Splits
 from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.collectives.combination import AVERAGE, SUM, Combination
@@ -215,7 +219,8 @@ def _share_among_holders(how: Combination, call: Call, gradients: Tensors, saved
         is_min = (how.reduction is Reduction.MIN) == (how.prescale >= 0)
         plain = Combination(Reduction.MIN if is_min else Reduction.MAX)
         plain_inputs = [mine.detach() for mine in inputs]
-        results = call.engine.run(make_allreduce(call.derive("extremes"), plain_inputs, plain))
+        # A rank that is lost may have held the extreme value.
+        results = call.engine.run(AllreduceOfAll(plain_inputs, plain, call.among, call.derive("extremes").name))
 
     holds = [mine == extreme for mine, extreme in zip(inputs, results, strict=True)]
     counts = [is_held.to(torch.int32) for is_held in holds]
@@ -268,8 +273,9 @@ def _multiply_by_others(
     divisors = [mine.masked_fill(is_zero, 1) for mine, is_zero in zip(wide, zeros, strict=True)]
     counts = [is_zero.to(torch.int32) for is_zero in zeros]
     engine = call.engine
-    products = engine.submit(make_allreduce(call.derive("products"), divisors, PRODUCT))
-    summed = engine.run(make_allreduce(call, [*gradients, *counts], SUM))
+    # Of a rank that is lost the factor is missing.
+    products = engine.submit(AllreduceOfAll(divisors, PRODUCT, call.among, call.derive("products").name))
+    summed = engine.run(AllreduceOfAll([*gradients, *counts], SUM, call.among, call.name))
     found = []
     for index, product in enumerate(engine.wait(products)):
         total, count = summed[index], summed[len(gradients) + index]
