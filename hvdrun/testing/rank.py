@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from inspect import signature
+from io import BytesIO
 from pathlib import Path
 from types import CodeType, FrameType, SimpleNamespace, TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
+from hvdrun.cluster.pickling import NamingPickler
 from hvdrun.testing.debugger import debug, stops_at_breakpoints
 
 
@@ -282,16 +284,21 @@ def hide_own_frames(info: pytest.ExceptionInfo[BaseException]) -> Any:
 
 def can_be_pickled(value: object) -> bool:
     """Whether the value can be pickled, and unpickled."""
-    try:
-        cloudpickle.loads(cloudpickle.dumps(value))
-    except Exception:  # noqa: BLE001 - the object's own code may raise anything
-        return False
-    return True
+    return _pack(value) is not None
 
 
 def pack_error(error: BaseException) -> bytes | None:
     """The exception, pickled; None if it cannot be, or would end the program that raises it."""
-    if not isinstance(error, Exception) or not can_be_pickled(error):
+    return _pack(error) if isinstance(error, Exception) else None
+
+
+def _pack(value: object) -> bytes | None:
+    """The value, pickled; None if it cannot be, or not unpickled."""
+    try:
+        with BytesIO() as file:
+            NamingPickler(file).dump(value)
+            packed = file.getvalue()
+        cloudpickle.loads(packed)
+    except Exception:  # noqa: BLE001 - the object's own code may raise anything
         return None
-    packed: bytes = cloudpickle.dumps(error)
     return packed

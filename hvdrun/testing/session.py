@@ -7,7 +7,6 @@ from bdb import BdbQuit
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from io import BytesIO
 from traceback import format_exception_only
 from typing import Any
 
@@ -17,9 +16,9 @@ import pytest
 from hvdrun.cluster.cluster import Answers, Cluster
 from hvdrun.cluster.errors import UnsendableError
 from hvdrun.cluster.keywords import list_keywords
-from hvdrun.cluster.pickling import NamingPickler, read_error, read_result
+from hvdrun.cluster.pickling import read_error, read_result
 from hvdrun.errors import HvdrunError
-from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, read_settings, run_test
+from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, can_be_pickled, read_settings, run_test
 from rendezvous.wire.tasks import find_unsendable
 
 
@@ -263,25 +262,14 @@ def collect_arguments(item: pytest.Function) -> dict[str, Any]:
 def explain_unsendable(item: pytest.Function, arguments: dict[str, Any]) -> str | None:
     """The message for the first fixture, or part of the test, that cannot be pickled; None if all can be."""
     for name, value in arguments.items():
-        if not _can_be_sent(value):
+        if not can_be_pickled(value):
             return (
-                f"{find_unsendable(f'the fixture {name!r}', value, _can_be_sent)}. "
+                f"{find_unsendable(f'the fixture {name!r}', value, can_be_pickled)}. "
                 "Create it inside the test, or pass what it is created from."
             )
-    if not _can_be_sent(item.obj):
-        return f"{find_unsendable(item.name, item.obj, _can_be_sent)}. Create it inside the test."
+    if not can_be_pickled(item.obj):
+        return f"{find_unsendable(item.name, item.obj, can_be_pickled)}. Create it inside the test."
     return None
-
-
-def _can_be_sent(value: object) -> bool:
-    """Whether a worker can read the value."""
-    try:
-        with BytesIO() as file:
-            NamingPickler(file).dump(value)
-            cloudpickle.loads(file.getvalue())
-    except Exception:  # noqa: BLE001 - the object's own code may raise anything
-        return False
-    return True
 
 
 def make_result(answers: Answers, size: int) -> GroupResult:

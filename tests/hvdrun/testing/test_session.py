@@ -85,6 +85,20 @@ def test_a_rank_reports_what_its_test_has_raised(monkeypatch: pytest.MonkeyPatch
         GroupResult([report], report).announce()
 
 
+def test_an_exception_with_a_tensor_that_torch_pickles_badly_is_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+
+    def fail() -> None:
+        raise ValueError("bad", torch.tensor([1, 65535], dtype=torch.uint16))
+
+    monkeypatch.setenv("HOROVOD_RANK", "1")
+    with pytest.raises(RankFailedError) as caught:
+        run_test(fail, {}, STYLE)
+    error = make_error(caught.value.report)
+    assert isinstance(error, ValueError)
+    assert error.args[1].tolist() == [1, 65535]
+
+
 @pytest.mark.parametrize(
     ("rank", "terminal", "says"),
     [
