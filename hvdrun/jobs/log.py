@@ -119,6 +119,7 @@ class LogWriter(Writer):
         self._clock = clock
         self._most_bytes = most_bytes
         self._kept = kept
+        self._unended: OutputStream | None = None  # whose line the console ends before a line of another stream
         self._number = max(list_logs(folder), default=0)
         self._begin_file()
 
@@ -130,7 +131,11 @@ class LogWriter(Writer):
         """See `Writer`."""
         stream = self._streams.get(descriptor)
         if stream is not None and data:
-            data = frame(stream, data, self._clock())
+            now, end = self._clock(), b""
+            if self._unended not in {None, stream} and data.startswith(b"\n"):
+                end, data = frame(self._unended, b"\n", now), data[1:]
+            self._unended = None if data[-1:] in {b"", b"\n", b"\r"} else stream
+            data = end + frame(stream, data, now)
         return super().put(descriptor, data)
 
     def _write(self, descriptor: int, data: bytes, wake: int) -> bool:

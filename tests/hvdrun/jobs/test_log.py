@@ -246,3 +246,18 @@ def test_a_line_of_the_guardian_does_not_continue_one_of_a_killed_server(tmp_pat
     for _ in range(2):
         _write_line(JobFolder(tmp_path), b"hvdrun: the job ends.\n")
     assert read_once(tmp_path) == {OUT: b"[0] step\n", ERR: b"hvdrun: the job ends.\n" * 2}
+
+
+def test_a_line_that_has_begun_ends_in_its_own_stream(tmp_path: Path, descriptors: dict[int, OutputStream]) -> None:
+    """The console ends it with a line feed, which it writes before a line of the other stream."""
+    folder = tmp_path / "job"
+    writer = make_writer(folder, descriptors, most_bytes=1000, kept=2)
+    out, err = descriptors
+    writer.put(err, b"[0]  10%")
+    writer.put(err, b" 20%")
+    writer.put(out, b"\n[1] step 7\n")
+    writer.put(err, b"[0]  10%\r")
+    writer.put(out, b"\n[1] ")
+    writer.put(err, b"\nhvdrun: a line.\n")
+    assert writer.end(None)
+    assert read_once(folder) == {OUT: b"[1] step 7\n\n[1] \n", ERR: b"[0]  10% 20%\n[0]  10%\rhvdrun: a line.\n"}
