@@ -204,9 +204,10 @@ class Console:
         Message: the standard output cannot be written, it is tried again: REASON
         Message: the standard output cannot be written, what the workers write there is lost: REASON
         Message: a part of the standard output is lost: REASON
-        Cause: The disk is full or has a fault. The same is said of the standard error, and of files of
-            `--output-filename`.
-        Remedy: Free space there. The job goes on, and ends with 74 where its workers end with 0 and output is lost.
+        Cause: The disk is full or has a fault, or a signal came while a reader paused (a full pipe). The same is said
+            of the standard error, and of files of `--output-filename`.
+        Remedy: Free space there, or let the reader read. The job goes on, and ends with 74 where its workers end with
+            0 and output is lost.
         """
         what = "it is tried again" if is_passing(error) else f"what {written} there is lost"
         self.notice(f"{place} cannot be written, {what}: {error.strerror}", Level.ERROR)

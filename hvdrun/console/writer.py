@@ -32,8 +32,8 @@ class Writer:
     """A queue of bytes and the thread that empties it.
 
     What a full disk does not take is tried again. After FULL_SECONDS it is dropped, and what follows is tried once. It
-    begins with a new line, where only a part of a line was taken. An end with a limit drops it at once, and writes what
-    follows as far as it need not wait.
+    begins with a new line, where only a part of a line was taken. An end with a limit drops it at once, and all that is
+    for a reader that pauses, and writes what follows as far as it need not wait.
 
     Args:
         capacity_bytes: `drain` waits while more than this is queued.
@@ -54,7 +54,7 @@ class Writer:
         self._is_ending = False
 
         self._torn: set[int] = set()  # the files that end with a part of a line; the thread's alone
-        self._has_given_up = False  # the end has come while a disk was full; the thread's alone
+        self._paused: set[int] = set()  # the descriptors for whose readers the end has not waited; the thread's alone
         self._thread: threading.Thread | None = None
         self._wake: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -190,14 +190,14 @@ class Writer:
             return not (self._has_dropped or self._queued_bytes)
 
     def _run(self, wake: int) -> None:
-        """Write until there is nothing left and nothing more to come, or `wake` says to leave the rest."""
+        """Write until there is nothing left and nothing more to come; when woken without waiting."""
         try:
             while batch := self._take():
                 for each in batch:
                     if not isinstance(each, tuple):
                         each()
-                    elif not self._write(*each, wake):
-                        return
+                    else:
+                        self._write(*each, wake)
         except BaseException as error:  # noqa: BLE001 - it is raised where the job waits
             with self._changed:
                 self._fault = error
@@ -228,8 +228,8 @@ class Writer:
                 parts.clear()
         return batch
 
-    def _write(self, descriptor: int, data: bytes, wake: int) -> bool:
-        """Write all of `data`, or drop it when that is impossible; return False when woken to leave the rest."""
+    def _write(self, descriptor: int, data: bytes, wake: int) -> None:
+        """Write all of `data`, or drop it when that is impossible, or needs a wait when woken."""
         woken, poller = select.poll(), select.poll()
         woken.register(wake, select.POLLIN)
         poller.register(wake, select.POLLIN)
@@ -240,10 +240,12 @@ class Writer:
             self._count_out(-1)
         rest = memoryview(data)
 
-        while rest and self.find_failure(descriptor) is None:
+        while rest and self.find_failure(descriptor) is None and descriptor not in self._paused:
             ready = dict(poller.poll())
-            if wake in ready and not (self._has_given_up and descriptor in ready):
-                return False
+            if wake in ready and descriptor not in ready:
+                self._paused.add(descriptor)
+                self._give_up(descriptor, OSError(errno.EAGAIN, "the wait for a reader that pauses was cut short"))
+                break
             try:
                 written = os.write(descriptor, rest[:_BLOCK_BYTES])
             except BlockingIOError:  # another program on this terminal has made it non-blocking
@@ -265,7 +267,6 @@ class Writer:
             self._torn.discard(file)
             if rest and data[-len(rest) - 1] != _LINE_FEED:
                 self._torn.add(file)
-        return True
 
     def _find_file(self, descriptor: int) -> int:
         """One descriptor of the file."""
@@ -295,8 +296,7 @@ class Writer:
         return not is_lost
 
     def _give_up(self, descriptor: int, error: OSError) -> None:
-        """Note that what a full disk has not taken is lost: the end does not wait for it."""
-        self._has_given_up = True
+        """Note that what a full disk or a reader has not taken is lost: the end does not wait for it."""
         with self._changed:
             self._lost[descriptor] = error
             self._has_dropped = True

@@ -138,13 +138,13 @@ class LogWriter(Writer):
             data = end + frame(stream, data, now)
         return super().put(descriptor, data)
 
-    def _write(self, descriptor: int, data: bytes, wake: int) -> bool:
+    def _write(self, descriptor: int, data: bytes, wake: int) -> None:
         """Begin a file where the last one is full."""
         if descriptor in self._streams:
             with suppress(OSError):  # the disk is full: the old file goes on
                 if os.fstat(descriptor).st_size >= self._most_bytes:
                     self._begin_file()
-        return super()._write(descriptor, data, wake)
+        super()._write(descriptor, data, wake)
 
     def _find_file(self, descriptor: int) -> int:
         """All streams of hvdrun are one file."""

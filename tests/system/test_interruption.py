@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from hvdrun.errors import OUTPUT_LOST
 from tests.system.launcher import Launcher, Running
 from tests.system.roles import find_agent
 from tests.system.scripts import WAIT_FOR
@@ -204,4 +205,9 @@ def test_a_signal_ends_the_wait_for_a_reader_that_pauses(hvdrun: Launcher) -> No
     stdout.read(1)
     wait_until(lambda: find_agent(hvdrun) is None)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0  # the workers had ended well
+    assert process.wait(60) == OUTPUT_LOST  # the workers had ended well
+    assert process.stderr is not None
+    assert (
+        b"hvdrun: a part of the standard output is lost: the wait for a reader that pauses was cut short\n"
+        in process.stderr.read()
+    )

@@ -89,11 +89,20 @@ async def test_a_cancelled_drain_stops_waiting_for_a_full_queue(pipe: Screen) ->
     assert not await writer.close(0.05)
 
 
-def test_a_reader_that_pauses_does_not_hold_up_the_end(pipe: Screen) -> None:
+def test_a_reader_that_pauses_does_not_hold_up_the_end(pipe: Screen, tmp_path: Path) -> None:
     before = threading.active_count()
     writer = Writer()
-    writer.put(pipe.writing, b"x" * 1_000_000)
-    assert not writer.end(0.05)
+    with (tmp_path / "written").open("wb") as written, (tmp_path / "behind").open("wb") as behind:
+        for file, data in ((written.fileno(), b"x"), (pipe.writing, b"x" * 1_000_000), (behind.fileno(), b"x")):
+            writer.put(file, data)
+        assert not writer.end(0.05)
+        losses = [writer.find_loss(file) for file in (written.fileno(), pipe.writing, behind.fileno())]
+    assert [error and error.strerror for error in losses] == [
+        None,
+        "the wait for a reader that pauses was cut short",
+        None,
+    ]
+    assert (tmp_path / "behind").read_bytes() == b"x"
     assert threading.active_count() == before
 
 
