@@ -215,7 +215,11 @@ class JobSpec:
     def max_size(self) -> int | None:
         """How many workers the job ever has at a time; None where there is no limit."""
         elasticity = self.limits.elasticity
-        return self.workers.size if elasticity is None else elasticity.max_size
+        if elasticity is None:
+            return self.workers.size
+        if self.discovers:
+            return elasticity.max_size
+        return min(elasticity.max_size or UNBOUNDED, sum(host.slots for host in self.workers.hosts))
 
     def place(self) -> tuple[Slot, ...]:
         """The slots that the job starts with, if its hosts offer enough of them.

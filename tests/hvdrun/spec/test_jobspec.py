@@ -48,6 +48,19 @@ def test_hosts_can_be_compared_where_there_are_several_that_the_doctor_can_visit
     assert [job.has_comparable_hosts for job in jobs] == [False, False, True, True, True, False]
 
 
+def test_a_job_with_fixed_hosts_never_has_more_workers_than_slots() -> None:
+    two, script = (Host("a", 2), Host("b", 2)), Elasticity(1, script="hosts.sh")
+    jobs = [
+        with_fields(SPEC, hosts=two),
+        with_fields(SPEC, hosts=two, elasticity=Elasticity(1)),
+        with_fields(SPEC, hosts=two, elasticity=Elasticity(1, 3)),
+        with_fields(SPEC, hosts=two, elasticity=Elasticity(1, 9)),
+        with_fields(SPEC, hosts=(), elasticity=script),
+        with_fields(SPEC, hosts=(), elasticity=Elasticity(1), remote=Remote(joining=Joining())),
+    ]
+    assert [job.max_size for job in jobs] == [2, 4, 3, 4, None, None]
+
+
 def test_a_host_that_is_not_this_machine_may_have_a_command_of_its_own() -> None:
     spec = with_fields(SPEC, remote=Remote(frozenset({"a"}), ("/there/python", "train.py"), "/there/python"))
     assert (spec.is_remote("a"), spec.command_on("a")) == (True, ("/there/python", "train.py"))
