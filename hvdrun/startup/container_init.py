@@ -37,7 +37,16 @@ def ends_with_container() -> bool:
     first, own = Path("/proc/1"), Path("/proc/self")
     with suppress(OSError):  # no /proc
         name = (first / "comm").read_text(encoding="utf-8", errors="replace").strip()
-        return name in _INITS or (first / "cmdline").read_bytes() == (own / "cmdline").read_bytes()
+        is_init = name in _INITS or (first / "cmdline").read_bytes() == (own / "cmdline").read_bytes()
+        return is_init and not _is_adopted()
+    return False
+
+
+def _is_adopted() -> bool:
+    """Whether this is an orphan: process 1 has started its only program before all that it has adopted."""
+    with suppress(OSError):  # a kernel without this list
+        children = Path("/proc/1/task/1/children").read_text(encoding="ascii").split()
+        return children[:1] != [str(os.getpid())]
     return False
 
 

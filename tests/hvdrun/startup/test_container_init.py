@@ -29,6 +29,20 @@ while os.path.exists(f"/proc/{orphan}"):
     time.sleep(0.01)
 print("reaped")
 """
+# The program's grandchild becomes an orphan, and asks.
+ADOPTED = """
+import os, time
+reading, writing = os.pipe()
+if not os.fork():
+    if not os.fork():
+        while os.getppid() != 1:
+            time.sleep(0.01)
+        from hvdrun.startup.container_init import ends_with_container
+        print(ends_with_container(), flush=True)
+    os._exit(0)
+os.close(writing)
+os.read(reading, 1)  # its end
+"""
 WAIT = "import signal; print('ready', flush=True); signal.pause()"
 HANDLES = "import signal; signal.signal(signal.SIGUSR2, lambda *_: exit(7)); " + WAIT
 
@@ -73,7 +87,7 @@ def test_a_signal_to_process_1_is_answered(
 def test_the_container_ends_with_the_program_of_its_init(start: Callable[[str], subprocess.Popen[str]]) -> None:
     asks = "from hvdrun.startup.container_init import ends_with_container\nprint(ends_with_container())"
     other = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {asks!r}])"
-    for program, answer in ((asks, "True"), (other, "False")):
+    for program, answer in ((asks, "True"), (other, "False"), (ADOPTED, "False")):
         with start(program) as unshare:
             assert unshare.communicate(timeout=LIMIT_SECONDS)[0] == f"{answer}\n"
     assert not ends_with_container()
