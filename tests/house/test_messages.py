@@ -195,7 +195,7 @@ def show_errors_of_workers() -> Iterator[str]:
     yield catch(lambda: operations.check_tensor("allreduce.loss", [1]))
     sharding = importlib.import_module("worker_runtime.torch.sharding")
     yield sharding._PARTS.format("DistributedOptimizer", "DTensor")
-    yield sharding._KEPT
+    yield sharding._KEPT.format("DTensor")
     for has_ended in (False, True):
         yield SequencerError(Endpoint("server1", 1), "Connection refused", has_ended=has_ended).cause
     yield show_not_finite()

@@ -19,7 +19,7 @@ from worker_runtime.torch.functions import broadcast_model, broadcast_optimizer_
 from worker_runtime.torch.loading import load_checked, load_optimizer_state
 from worker_runtime.torch.optimizer import find_reducer
 from worker_runtime.torch.proxies import unwrap
-from worker_runtime.torch.sharding import refuse_part
+from worker_runtime.torch.sharding import refuse_part, refuse_parts_of_optimizer
 
 
 class StatefulHandler(handlers.StatefulHandler):
@@ -57,7 +57,20 @@ class OptimizerLike(Stateful, metaclass=OptimizerCheck):
 
 
 class OptimizerStateHandler(StatefulHandler):
-    """Saves a plain or distributed optimizer: its options and its state."""
+    """Saves a plain or distributed optimizer: its options and its state.
+
+    Args:
+        value: the optimizer.
+    """
+
+    def __init__(self, value: Any) -> None:
+        refuse_parts_of_optimizer(value)
+        super().__init__(value)
+
+    def set_value(self, value: Any) -> None:
+        """Handle another optimizer in place of the present one."""
+        refuse_parts_of_optimizer(value)
+        super().set_value(value)
 
     def sync(self) -> None:
         """Broadcast the options and the state of rank 0 without running a step, and save them."""

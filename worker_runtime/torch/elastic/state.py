@@ -41,6 +41,7 @@ class TorchState(HandledState):
     You can give modules, optimizers, `ElasticSampler`s, and all other objects with a state_dict (learning rate
     schedulers, a GradScaler) under any keyword: their state_dicts are saved. Other values must be picklable. Each
     object becomes an attribute. If you assign another object to an attribute, the state saves that one from then on.
+    What is missing in a state_dict, as the counts of a metric of torchmetrics, does not return to a commit.
 
     Args:
         model: a module.
@@ -48,7 +49,8 @@ class TorchState(HandledState):
         **kwargs: more attributes and their values.
 
     Raises:
-        ValueError: a value is a container of modules, say, or a tensor that is trained: it needs a name, or a module.
+        ValueError: a value is a container of modules, say, or a tensor that is trained: it needs a name, or a module;
+            or torch.distributed divides it among the ranks, as FSDP does with an optimizer's state.
     """
 
     def __init__(

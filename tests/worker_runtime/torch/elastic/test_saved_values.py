@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import worker_runtime.torch as hvd
@@ -151,6 +151,22 @@ def test_a_state_that_lies_on_several_ranks_is_refused(kind: str) -> None:
         kept = {"optimizer": optimizer}
     with pytest.raises(ValueError, match=r"a state cannot keep a DTensor, which torch\.distributed divides or copies"):
         hvd.elastic.TorchState(**kept)
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("kind", ["FSDP", "fully_shard"])
+def test_an_optimizer_of_parts_is_refused_before_its_first_step(kind: str) -> None:
+    model: torch.nn.Module = torch.nn.Linear(2, 2)
+    if kind == "fully_shard":
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    else:
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(ValueError, match=r"a state cannot keep a (FlatParameter|DTensor), which torch\.distributed "):
+        hvd.elastic.TorchState(optimizer=optimizer)
+    other = hvd.elastic.TorchState(optimizer=torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]))
+    with pytest.raises(ValueError, match="a state cannot keep a "):
+        other.optimizer = optimizer
 
 
 @pytest.mark.parametrize("is_distributed", [False, True])
