@@ -15,7 +15,7 @@ from worker_runtime.snapshots.shortage import refuse_shortage, write_state
 MIB = 1024 * 1024
 
 
-def test_what_the_memory_has_already_is_not_needed_again(
+def test_memory_that_is_used_already_is_not_needed_again(
     slot: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "proc").mkdir()
@@ -27,7 +27,7 @@ def test_what_the_memory_has_already_is_not_needed_again(
         refuse_shortage(memory, memory.used_bytes + MIB, clone_bytes=1)
 
 
-def test_an_error_of_the_kernel_is_told(slot: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_kernel_becomes_one_of_snapshots(slot: int, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SnapshotMemory(slot)
 
     def fail(*_: object) -> None:
