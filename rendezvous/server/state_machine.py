@@ -206,9 +206,9 @@ class StateMachine:
             return
 
         self.submit(Reported(report.host, running))
-        if report.noticed:
-            self.submit(Noticed(report.host))
         self._last_reports[report.host] = report.number
+        if report.noticed:
+            self.submit(Noticed(report.host))  # may dismiss the agent; the next one numbers its reports from 1
 
     async def resume(self) -> None:
         """Perform what holds, once, where a former server has ended. Nobody reaches this one before."""

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -425,6 +426,24 @@ async def test_an_agent_whose_host_the_job_leaves_is_answered_until_it_ends() ->
             assert not watching.done()
             watching.cancel()
             await asyncio.wait({watching})
+
+
+@in_clean_loop
+async def test_an_agent_is_heard_where_a_stop_notice_has_dismissed_the_former_one() -> None:
+    """Its reports begin with number 1 again."""
+    policy = replace(LASTING, grace_seconds=0.0)  # the host is offered again soon after the notice
+    async with open_stage(policy=policy) as stage, stage.agent("a") as a, stage.agent("b") as former:
+        await join(a, A0, A1)
+        await join(former, B0, B1)
+        await former.report(7, [], [Exited(B0, 1), Exited(B1, 1)], LIMIT_SECONDS)
+        await former.report(8, [], [], LIMIT_SECONDS, is_noticed=True)
+        assert Dismiss("b", 1, "host b got a stop notice") in stage.effects
+        for worker in (A0, A1):
+            stage.server.submit(Declared(worker))
+        await happen(lambda: "b" in stage.server.state.hosts)
+        async with stage.agent("b") as successor:
+            await successor.report(1, [], [], LIMIT_SECONDS)
+        assert stage.server.state.last_heard["b"] is not None
 
 
 async def exhaust(notices: AsyncIterator[Notification]) -> None:
