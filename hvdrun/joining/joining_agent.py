@@ -6,8 +6,10 @@ that is taken.
 """
 
 import asyncio
+import os
 import random
 import signal
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -169,8 +171,7 @@ class JoiningAgent:
             except FileNotFoundError:
                 self._wait_for(f"the token file {str(self._options.token_file)!r}, which does not exist yet")
             except (OSError, EOFError, RendezvousError) as error:
-                reason = getattr(error, "strerror", None) or str(error) or "no answer"
-                self._wait_for(f"hvdrun at {self._options.endpoint} ({reason})")
+                self._wait_for(f"hvdrun at {self._options.endpoint} ({_explain(error)})")
             else:
                 if isinstance(channel, int):
                     return channel
@@ -301,6 +302,13 @@ class JoiningAgent:
         if sentence != self._said or now - self._said_at >= _REMINDER_SECONDS:
             self._said, self._said_at = sentence, now
             self._say(sentence)
+
+
+def _explain(error: Exception) -> str:
+    """Why the launcher cannot be reached: in the system's words, since asyncio's name addresses in Python's form."""
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror | ssl.SSLError):
+        return os.strerror(error.errno).lower()
+    return getattr(error, "strerror", None) or str(error) or "no answer"
 
 
 def run_agent(values: Mapping[str, Any], say: Callable[[str], None]) -> int:

@@ -204,7 +204,7 @@ async def test_an_agent_waits_for_the_token_the_launcher_and_the_job(tmp_path: P
         async with started(place, path) as agent:
             await happen(lambda: agent.said == [f"waiting for the token file {str(path)!r}, which does not exist yet."])
             keys = create_files(path)
-            refused = f"waiting for hvdrun at {place} (Connect call failed {(LOOPBACK, port)})."
+            refused = f"waiting for hvdrun at {place} (connection refused)."
             await happen(lambda: agent.said[1:] == [refused])
             async with opened(path, keys=keys, port=port) as launcher:
                 await launcher.roster.await_change(())
