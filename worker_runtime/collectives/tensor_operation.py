@@ -100,7 +100,10 @@ def _find_device(name: str, tensors: Sequence[torch.Tensor]) -> str:
         if tensor.device != device:
             raise make_error(name, f"Tensors in list must be on same device; got {device} and {tensor.device}")
     if device.type != "cuda":
-        raise make_error(name, f"tensors on {device} are not supported; move it to the CPU (x.cpu())")
+        remedy = "move it to the CPU (x.cpu())"
+        if device.type == "meta":
+            remedy = "it has no data: make it on the CPU (torch.zeros_like(x, device='cpu'))"
+        raise make_error(name, f"tensors on {device} are not supported; {remedy}")
     check_capture(name)
     return device.type
 
