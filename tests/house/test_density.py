@@ -10,7 +10,6 @@ import pytest
 from tests.house.sources import read_sources
 
 PRODUCT = ("hvdrun", "rendezvous", "worker_runtime")
-# Files whose parameters have no explanation yet; none is added.
 SECTION = re.compile(r"^Args:\n((?:    .*(?:\n|$))+)", re.MULTILINE)
 EXPLAINED = re.compile(r"^    (?:\*\*)?([a-z_][a-z_0-9, ]*): ", re.MULTILINE)
 ENTRY = re.compile(r"^([a-z_][a-z_0-9, ]*): ", re.MULTILINE)  # one that is not indented, as attributes are listed

@@ -125,16 +125,6 @@ def test_a_job_whose_agent_has_no_room_does_not_start(environment: dict[str, str
     assert (job.returncode, said) == (125, f"hvdrun: {sentence} a folder with room on that host.\n")
 
 
-# Agents are started with this program, and end immediately.
-LACKS_HVDRUN = """
-import sys
-from hvdrun.cli.program import main
-
-sys.executable = sys.argv[1]
-sys.exit(main(sys.argv[2:]))
-"""
-
-
 def test_a_detached_job_says_which_host_cannot_be_found(environment: dict[str, str], tmp_path: Path) -> None:
     state = {"XDG_STATE_HOME": str(tmp_path / "state")}
     words = ("--detach", "-np", "2", "-H", "no-such-host.invalid:2", "true")

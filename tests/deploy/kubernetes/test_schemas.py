@@ -14,7 +14,6 @@ pytestmark = pytest.mark.nightly
 
 # The oldest in which podFailurePolicy is stable, one between, and the newest that kubernetes-validate has.
 VERSIONS = ("1.31", "1.34", "1.37")
-CUSTOM_KINDS = {"JobSet", "MPIJob"}  # kinds that are not Kubernetes' own
 PACKAGES = ("kubernetes_validate", "kubeflow_trainer_api")
 MISSING = [name for name in PACKAGES if find_spec(name) is None]
 needs_schemas = pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install '.[deploy]'")

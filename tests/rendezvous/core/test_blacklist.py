@@ -7,7 +7,7 @@ from rendezvous.core.model import Recovery, Slot
 from tests.rendezvous.core.transcript import find_closed
 
 RECOVERY = Recovery(cooldown_seconds=(10.0, 100.0), failures_per_slot=3, forgiveness_seconds=600.0)
-A0, A1, A2 = (Slot("a", index) for index in range(3))
+A0, A1 = (Slot("a", index) for index in range(2))
 
 
 def fail(blacklist: Blacklist, *slots: Slot, at: float = 0.0, offered: int = 0) -> Blacklist:
