@@ -19,11 +19,10 @@ from typing import Any, NamedTuple, TypeAlias
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.operation import Batcher, Handle, Operation
 from worker_runtime.coordination.ordering.requests import Kind, Release, Signature
-from worker_runtime.coordination.wire import Frame, RankSpan, Released, encode_request
+from worker_runtime.coordination.wire import NUMBERS, Frame, RankSpan, Released, encode_request
 from worker_runtime.errors import UnsendableError
 
 BURST = 256  # this many requests are sent without waiting for more, so that the sequencer can start
-NUMBERS = 2**32  # the numbers of requests wrap around here
 _MAX_COUNT = 0xFFFF  # the largest number of a request's sizes, and of the bytes of its name
 
 _Gathered = tuple[Operation[Any], int, bytes]  # with the number of its signature, and its encoded name

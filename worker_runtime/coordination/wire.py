@@ -68,6 +68,7 @@ _RELEASES = struct.Struct("<IIQHHqi")
 _RANGE = struct.Struct("<IQHHqi")  # the same without the request
 _NUMBER = struct.Struct("<I")
 encode_number = _NUMBER.pack  # the number of a request
+NUMBERS = 1 << 32  # the numbers of requests wrap around here
 _BLOCKED = struct.Struct("<IB")
 _INDEX = struct.Struct("<Q")
 encode_index = _INDEX.pack  # of a release

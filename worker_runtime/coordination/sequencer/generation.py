@@ -25,13 +25,14 @@ from worker_runtime.coordination.ordering.requests import (
     Stopping,
 )
 from worker_runtime.coordination.sequencer.connection import WRITE, Connection, ConnectionEndedError
-from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member, ReleaseRange, make_frames
+from worker_runtime.coordination.sequencer.member import MAX_PENDING, Member, ReleaseRange, make_frames
 from worker_runtime.coordination.sequencer.orders import ActivationOrder
 from worker_runtime.coordination.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadError, check_size, combine
 from worker_runtime.coordination.sequencer.stalls import StallClock, StallSettings
 from worker_runtime.coordination.sequencer.store import KeyStore
 from worker_runtime.coordination.sequencer.waits import Wait, describe_waits, encode_waits
 from worker_runtime.coordination.wire import (
+    NUMBERS,
     Farewell,
     Frame,
     ProtocolError,
@@ -46,7 +47,6 @@ from worker_runtime.coordination.wire import (
 
 _MAX_REASON_BYTES = 500
 _ENDED = "ended without an error"  # with 0, or with 75 after a stop notice
-_OF_RANK_0 = (Frame.SETTINGS, Frame.RECORD)
 _GOODBYES = (Frame.LEAVE, Frame.END, Frame.EXIT)
 
 
@@ -169,7 +169,7 @@ class Generation:
             member.learn_signature(memoryview(data)[start:end], self._signatures)
         elif kind == Frame.BLOCKED:
             self._block(member, *decode_blocked(memoryview(data)[start:end]))
-        elif kind in _OF_RANK_0:
+        elif kind in {Frame.SETTINGS, Frame.RECORD}:
             self._set(member, kind, memoryview(data)[start:end])
         elif kind == Frame.WAITS:
             self._forward_waits(member, memoryview(data)[start:end])

@@ -26,7 +26,6 @@ from worker_runtime.coordination.wire import (
 )
 
 MAX_PENDING = 1_000_000  # the largest number of pending requests of one rank
-NUMBERS = 1 << 32  # the 32-bit numbers of requests wrap around here
 _MAX_SHARED = 4 * MAX_SIGNATURES  # the largest number of shared signatures of all members
 _MAX_KNOWN_REQUESTS = 8192  # a program's own names recur in every step; numbered ones never do
 _FULL_FRAME_BYTES = 16 * 1024 * 1024  # the size at which a frame of releases is closed
