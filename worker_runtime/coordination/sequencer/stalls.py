@@ -204,18 +204,18 @@ def describe_stall_limit(waiting: Sequence[tuple[PendingSummary, float]], limit_
     return (
         f"{name_operation(oldest.request)}{others} waited for {name_ranks(oldest.missing)} for more than "
         f"{limit_seconds:g} seconds, the stall limit. Horovod has been shut down. The ranks that were waited for are "
-        f'marked by "!".\n{_list_missing(waiting, stalled, "!")}'
+        f'marked by "!".\n{_list_missing(waiting, stalled)}'
     )
 
 
-def _list_missing(waiting: Sequence[tuple[PendingSummary, float]], stalled: Sequence[PendingSummary], mark: str) -> str:
+def _list_missing(waiting: Sequence[tuple[PendingSummary, float]], stalled: Sequence[PendingSummary]) -> str:
     """A line for each missing rank: the names that miss it, and the names that it waits for itself."""
     missed = _group(stalled, lambda pending: pending.missing)
     awaited = _group((pending for pending, _ in waiting), lambda pending: pending.asked)
     lines = ["Missing ranks:"]
     for rank in sorted(missed):
         itself = f", and waits itself for {_show(awaited[rank])}" if rank in awaited else ""
-        lines.append(f"{rank}{mark}: {_show(missed[rank])}{itself}")
+        lines.append(f"{rank}!: {_show(missed[rank])}{itself}")
     return "\n".join(lines)
 
 
