@@ -430,7 +430,6 @@ async def test_an_agent_whose_host_the_job_leaves_is_answered_until_it_ends() ->
 
 @in_clean_loop
 async def test_an_agent_is_heard_where_a_stop_notice_has_dismissed_the_former_one() -> None:
-    """Its reports begin with number 1 again."""
     policy = replace(LASTING, grace_seconds=0.0)  # the host is offered again soon after the notice
     async with open_stage(policy=policy) as stage, stage.agent("a") as a, stage.agent("b") as former:
         await join(a, A0, A1)
