@@ -135,7 +135,7 @@ def test_no_link_is_dead(page: Path) -> None:
     assert [f"{target}#{place}" for target, place in pages if place not in list_places(target)] == []
 
 
-@pytest.mark.parametrize("page", [MAP, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [MAP, MAP.parent / "files.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_every_file_that_the_map_names_exists(page: Path) -> None:
     named = re.findall(r"`([\w.-]+(?:/[\w.-]+)+)/?`", page.read_text(encoding="utf-8"))
     assert named
