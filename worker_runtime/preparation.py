@@ -39,7 +39,7 @@ def share_stream(stream: Iterable[T], rank: int, size: int) -> Iterator[T]:
 class RankOrder:
     """A sampler that gives each rank its share of the order that rank 0's sampler draws.
 
-    The order is broadcast at the start of each pass, so all ranks must start each pass together.
+    The order is broadcast before the first sample of each pass, so all ranks must start each pass together.
 
     Args:
         sampler: gives indices; it may draw a different order on each rank.
@@ -52,7 +52,7 @@ class RankOrder:
         own = list(self.sampler)  # on all ranks, so that their random generators stay equal
         order: list[int] = objects.broadcast_object(RUNTIME.engine, own, 0, _ORDER)
         numbers = RUNTIME.assignment
-        return iter(share_order(order, numbers.rank, numbers.size))
+        yield from share_order(order, numbers.rank, numbers.size)
 
     def __len__(self) -> int:
         if not isinstance(self.sampler, Sized):

@@ -38,12 +38,15 @@ _BY_HAND = "give each rank its part by hand, and pass split_data=False to hvd.pr
 
 
 class PassSampler(DistributedSampler[Any]):
-    """A DistributedSampler that goes to the next epoch after each pass; `set_epoch` sets the epoch of the next pass."""
+    """A DistributedSampler that goes to the next epoch after each pass; `set_epoch` sets the epoch of the next pass.
+
+    A pass begins with its first sample: a loader with worker processes and `batch_size=None` makes two iterators.
+    """
 
     def __iter__(self) -> Iterator[Any]:
         indices = super().__iter__()
         self.epoch += 1
-        return indices
+        yield from indices
 
 
 class RankSampler(RankOrder, Sampler[int]):

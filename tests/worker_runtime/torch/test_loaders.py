@@ -67,9 +67,12 @@ class Chooser:
 
 
 class Order(Sampler[int]):
-    """A sampler of the program's own."""
+    """A sampler of the program's own, which counts its passes."""
+
+    passes = 0
 
     def __iter__(self) -> Iterator[int]:
+        self.passes += 1
         return iter([5, 3, 1])
 
     def __len__(self) -> int:
@@ -149,17 +152,23 @@ def test_each_rank_gets_every_size_th_sample(
     assert [len(loader) for loader in prepared] == [len(first), len(second)]
 
 
-def test_each_pass_is_the_next_epoch_as_set_epoch_makes_it_by_hand(split_for: Callable[..., Any]) -> None:
-    prepared = split_for(make_loader(shuffle=True, batch_size=5), 1, 2, seed=7)
+@pytest.mark.parametrize("arguments", [{"batch_size": 5}, {"batch_size": None}, {"batch_size": None, "num_workers": 1}])
+def test_each_pass_is_the_next_epoch_as_set_epoch_makes_it_by_hand(
+    split_for: Callable[..., Any], arguments: dict[str, Any]
+) -> None:
+    prepared = split_for(make_loader(shuffle=True, **arguments), 1, 2, seed=7)
     sampler: DistributedSampler[Any] = DistributedSampler(DATA, 2, 1, seed=7)
+
+    def read() -> list[Any]:
+        return [sample for batch in prepared for sample in batch.reshape(-1).tolist()]
 
     def read_by_hand(epoch: int) -> list[Any]:
         sampler.set_epoch(epoch)
         return list(sampler)
 
-    assert [next(iter(prepared)).tolist() for _ in range(3)] == [read_by_hand(epoch) for epoch in range(3)]
+    assert [read() for _ in range(3)] == [read_by_hand(epoch) for epoch in range(3)]
     prepared.sampler.set_epoch(9)
-    assert [next(iter(prepared)).tolist() for _ in range(2)] == [read_by_hand(epoch) for epoch in (9, 10)]
+    assert [read() for _ in range(2)] == [read_by_hand(epoch) for epoch in (9, 10)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -206,6 +215,15 @@ def test_with_other_samplers_rank_0_draws_the_order_and_all_ranks_get_their_shar
     assert length == -(-len(drawn[0]) // 2)
     expected = [[*order, order[0]][: 2 * length] for order in drawn]
     assert (first, second) == tuple([index for order in expected for index in order[rank::2]] for rank in range(2))
+
+
+def test_a_pass_of_a_loader_with_processes_draws_one_order(ranks: RankPool) -> None:
+    def body() -> int:
+        order = Order()
+        list(DataLoader(DATA, sampler=split_data(order), batch_size=None, num_workers=1))
+        return order.passes
+
+    assert ranks.run(body) == [1, 1]
 
 
 @pytest.mark.parametrize(
