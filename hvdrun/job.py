@@ -424,6 +424,8 @@ class Job:
             case Terminate():
                 self._terminate(effect)
             case Dismiss():
+                if self._start_check is not None:
+                    self._start_check.forget(effect.host)
                 self._hosts.dismiss(effect)
                 if effect.is_lost and self._console.files is not None:
                     self._console.files.note_lost_host(effect.host)
@@ -520,8 +522,6 @@ class Job:
             self._writers[worker.slot] = worker
 
     def _lose(self, host: str, how: str) -> None:
-        if self._start_check is not None:
-            self._start_check.forget(host)
         self._hosts.lose(host, how)
 
     def _stop(self, code: int, reason: str) -> None:

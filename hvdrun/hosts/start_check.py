@@ -36,7 +36,7 @@ class StartCheck:
         self._send(host, Examine(os.fspath(self._spec.workers.directory), is_short=True))
 
     def note(self, host: str, facts: str) -> None:
-        """Take the answer of a host; the last one of those that were asked is followed by the findings."""
+        """Take the answer of a host; the findings follow when no other is awaited."""
         if host not in self._asked:
             return
 
@@ -48,10 +48,17 @@ class StartCheck:
             clock_offset=read.clock - (asked + now) / 2,
             uncertainty=(now - asked) / 2,
         )
+        self._tell_if_complete()
 
+    def forget(self, host: str) -> None:
+        """The host is lost, or no longer of the job: its answer is not awaited."""
+        self._hosts.pop(host, None)
+        if self._asked.pop(host, None) is not None:
+            self._tell_if_complete()
+
+    def _tell_if_complete(self) -> None:
         if self._asked:
             return
-
         places = {known.name: place for place, known in enumerate(self._spec.workers.hosts)}
         in_order = sorted(self._hosts, key=lambda name: places.get(name, len(places)))
         for finding in diagnose_at_start({name: self._hosts[name] for name in in_order}):
@@ -59,8 +66,3 @@ class StartCheck:
             if fault not in self._printed:
                 self._printed.add(fault)
                 self._notice(f"{finding.what}: {finding.remedy}")
-
-    def forget(self, host: str) -> None:
-        """The host is lost, or no longer of the job."""
-        self._asked.pop(host, None)
-        self._hosts.pop(host, None)

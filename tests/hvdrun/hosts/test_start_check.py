@@ -67,6 +67,17 @@ def test_a_lost_host_is_not_waited_for() -> None:
     assert scene.notices == []
 
 
+def test_findings_follow_the_loss_of_the_last_host_that_is_awaited() -> None:
+    scene = Scene()
+    for host in "abc":
+        scene.check.ask(host)
+    scene.answer("a", "2.13.0")
+    scene.answer("b", "2.12.0")
+    assert scene.notices == []
+    scene.check.forget("c")
+    assert scene.notices == [f"torch 2.12.0 on b, but 2.13.0 on a: {PIP}"]
+
+
 def test_faults_that_a_job_may_live_with_are_left_out() -> None:
     scene = Scene()
     scene.check.ask("a")
