@@ -27,7 +27,7 @@ def test_a_plain_program_has_started_when_all_processes_run() -> None:
     watch.look(make_state())
     note.assert_not_called()
     watch.note_running(B)
-    watch.look(make_state(joined=True))
+    watch.look(make_state())
     note.assert_called_once_with()
 
 
