@@ -114,10 +114,11 @@ class HandledState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Broadcast the state of rank 0 to all ranks, and save it."""
+        """Broadcast the state of rank 0 to all ranks, and save it once this rank has all: rank 0 may be lost before."""
         for handler in self._handlers.values():
             handler.sync()
-        super().sync()
+        self._receive()
+        HandledState.save(self)
 
     def reset(self) -> None:
         """Reset all objects for the present size and rank; samplers distribute their samples again."""

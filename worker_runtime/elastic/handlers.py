@@ -37,7 +37,7 @@ class StateHandler(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Broadcast the object's state from rank 0 to all ranks, and save it."""
+        """Broadcast the object's state from rank 0 to all ranks. The elastic state saves it with all others."""
 
     def reset(self) -> None:  # noqa: B027 - most objects need not adapt
         """Adapt to a changed size or rank."""
@@ -139,9 +139,8 @@ class StatefulHandler(StateHandler):
         return self.value
 
     def sync(self) -> None:
-        """Broadcast the state_dict of rank 0, load it, and save it."""
+        """Broadcast the state_dict of rank 0, and load it."""
         self.value.load_state_dict(broadcast_object(self.copy(self.value.state_dict()), "elastic.object"))
-        self.save()
 
 
 class SamplerStateHandler(StatefulHandler):

@@ -261,6 +261,11 @@ class ObjectState(State):
         Raises:
             ValueError: an attribute cannot be pickled; raised on all ranks, where the first call finds it.
         """
+        self._receive()
+        ObjectState.save(self)
+
+    def _receive(self) -> None:
+        """Broadcast the attributes of rank 0 to all ranks."""
         if self._saved_state:
             own = {name: getattr(self, name) for name in self._saved_state}
             if not self._is_checked:
@@ -269,7 +274,6 @@ class ObjectState(State):
             synced = self._bcast_object(own)
             for name, value in synced.items():
                 setattr(self, name, value)
-            ObjectState.save(self)
 
 
 def _check_picklable(values: Mapping[str, Any]) -> None:

@@ -97,7 +97,7 @@ class NetHandler(ArraysHandler):
                 _forget_gradient(parameter)
 
     def sync(self) -> None:
-        """Broadcast the parameters of rank 0, and save them. Ranks initialize parameters that only rank 0 knows."""
+        """Broadcast the parameters of rank 0. Ranks initialize parameters that only rank 0 knows."""
         own = {name: parameter.shape for name, parameter in self._parameters.items() if list_arrays(parameter)}
         shapes = broadcast_object(own, "elastic.shapes")
         for name, parameter in self._parameters.items():
@@ -105,7 +105,6 @@ class NetHandler(ArraysHandler):
                 parameter.shape = shapes[name]
                 parameter._finish_deferred_init()  # noqa: SLF001 - as the first forward does
         broadcast_parameters(self._parameters, root_rank=0, prefix=f"elastic.{self.name}.")
-        self.save()
 
     def to_checkpoint(self) -> Any:
         """Return the saved parameters, and the names of those that are not initialized."""
@@ -185,10 +184,9 @@ class OptimizerHandler(StateHandler):
         self._load(self._states, pickle.loads(self._settings), self._extras)  # noqa: S301 - of this process
 
     def sync(self) -> None:
-        """Broadcast the states and the settings of rank 0 without running a step, and save them."""
+        """Broadcast the states and the settings of rank 0 without running a step."""
         broadcast_optimizer_state(self.value, root_rank=0)
         self._load_extras(broadcast_object(self._read_extras(), "elastic.extras"))
-        self.save()
 
     def to_checkpoint(self) -> Any:
         """Return the saved states, settings and extras."""

@@ -45,7 +45,7 @@ class ModuleHandler(ArraysHandler):
                     array[:] = 0
 
     def sync(self) -> None:
-        """Broadcast the state of rank 0, and save it."""
+        """Broadcast the state of rank 0."""
         all_arrays = self.list_all()
         firsts = {name: arrays[0] for name, arrays in all_arrays.items()}
         broadcast_parameters(firsts, root_rank=0, prefix=f"elastic.{self.name}.")
@@ -53,7 +53,6 @@ class ModuleHandler(ArraysHandler):
             copy_to_all(firsts[name], arrays)
         self._note_change()
         self._optimizer.sync()
-        super().save()
 
     def set_value(self, value: Any) -> None:
         """Handle another module."""

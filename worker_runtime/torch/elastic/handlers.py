@@ -35,9 +35,8 @@ class ModelStateHandler(StatefulHandler):
     """Saves a module: its parameters, buffers and all else in its state_dict."""
 
     def sync(self) -> None:
-        """Broadcast the tensors in place and the rest as one object, and save them."""
+        """Broadcast the tensors in place and the rest as one object."""
         broadcast_model(self.value, root_rank=0)
-        self.save()
 
 
 class OptimizerCheck(AttributeCheck):
@@ -73,9 +72,8 @@ class OptimizerStateHandler(StatefulHandler):
         super().set_value(value)
 
     def sync(self) -> None:
-        """Broadcast the options and the state of rank 0 without running a step, and save them."""
+        """Broadcast the options and the state of rank 0 without running a step."""
         broadcast_optimizer_state(self.value, root_rank=0)
-        self.save()
 
     def restore(self) -> None:
         """Load a copy of the saved state_dict, the state with its own dtypes."""
