@@ -163,7 +163,7 @@ def print_log(given: Mapping[str, RawValues], say: Say) -> Page:
         chosen = RankFilter(rank)
     with closing(LogReader(job.path)) as reader:
         if "follow" not in given:
-            _show_all(reader, chosen, is_over=job.state is not JobState.RUNNING)
+            _show_all(reader, chosen, (), is_over=job.state is not JobState.RUNNING)
             return "", 0
         with answer_interrupt(_leave(job, say, reader)) as interrupt:
             job = _follow(job, reader, interrupt, chosen)
@@ -246,7 +246,7 @@ def _follow(job: KnownJob, reader: LogReader, interrupt: list[int], chosen: Rank
     """Show what comes until the job has ended, or Ctrl-C is pressed; how the job is then."""
     while not interrupt:
         is_over = job.state is not JobState.RUNNING
-        _show_all(reader, chosen, is_over=is_over)
+        _show_all(reader, chosen, interrupt, is_over=is_over)
         if is_over:  # before the last look: all output is there
             break
         time.sleep(_LOOK_SECONDS)
@@ -256,8 +256,11 @@ def _follow(job: KnownJob, reader: LogReader, interrupt: list[int], chosen: Rank
     return job
 
 
-def _show_all(reader: LogReader, chosen: RankFilter | None, *, is_over: bool) -> None:
+def _show_all(reader: LogReader, chosen: RankFilter | None, interrupt: Sequence[int], *, is_over: bool) -> None:
+    """Show what has come since the last call, unless Ctrl-C is pressed: it may be much."""
     for piece in reader.read(is_over=is_over):
+        if interrupt:
+            return
         for each in (piece,) if chosen is None else chosen.take(piece):
             try:
                 show(each)
@@ -360,6 +363,7 @@ def answer_interrupt(tell: Callable[[], None]) -> Iterator[list[int]]:
 def _leave(job: KnownJob, say: Say, reader: LogReader | None = None) -> Callable[[], None]:
     def leave() -> None:
         end_line(None if reader is None else reader.unended)
-        say(f"the job {job.name} goes on: hvdrun stop {job.name} stops it")
+        if look_again(job).state is JobState.RUNNING:
+            say(f"the job {job.name} goes on: hvdrun stop {job.name} stops it")
 
     return leave
