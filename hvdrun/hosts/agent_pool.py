@@ -96,13 +96,23 @@ class AgentPool:
         if host in self._connections:
             self._connections[host].send(order)
 
+    def find(self, host: str) -> AgentConnection:
+        """The connection of a host's agent.
+
+        Raises:
+            LaunchError: the job has left the host.
+        """
+        if host not in self._connections:
+            raise HostLostEarlyError(host, "the job has left it")
+        return self._connections[host]
+
     async def hear(self, host: str) -> AgentMessage:
         """Receive the next answer of a host's agent.
 
         Raises:
             LaunchError: it has stopped, or the job has left the host.
         """
-        return await self._find(host).hear()
+        return await self.find(host).hear()
 
     async def tunnel(self, host: str, port: int) -> int:
         """The port of that host's loopback address that leads to this machine's `port`.
@@ -110,7 +120,7 @@ class AgentPool:
         Raises:
             LaunchError: there can be none.
         """
-        return await self._find(host).tunnel(port)
+        return await self.find(host).tunnel(port)
 
     def begin(self, host: str, begin: Begin) -> None:
         """Send an agent its configuration, and the orders that waited for it."""
@@ -185,11 +195,6 @@ class AgentPool:
         results = await asyncio.gather(*left, *leaving, return_exceptions=True)  # an error is raised below
         if errors := [result for result in results if isinstance(result, BaseException)]:
             raise merge_errors(errors)
-
-    def _find(self, host: str) -> AgentConnection:
-        if host not in self._connections:
-            raise HostLostEarlyError(host, "the job has left it")
-        return self._connections[host]
 
     def _note_end(self, connection: AgentConnection, how: str) -> None:
         if self._connections.get(connection.host) is connection:

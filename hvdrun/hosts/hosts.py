@@ -103,6 +103,7 @@ class Hosts:
         self._lasting: dict[str, LastingTransport] = {}  # to agents that outlive this launcher
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._ready: set[str] = set()
+        self._bringing: set[str] = set()  # the hosts whose agents are brought in now
         self._failures: dict[str, LaunchError] = {}
         self._bugs: dict[str, Exception] = {}  # with which hosts were lost
         self._changed = asyncio.Event()
@@ -295,10 +296,13 @@ class Hosts:
         self._ready.clear()
         answers = {}
         if batch:
+            self._bringing = set(batch)
             answers = await self._plan.extend(self._spec, batch)
         self._warn_of_ssh_agent([host for host, answer in answers.items() if isinstance(answer, Route)])
         for host, answer in answers.items():
-            if isinstance(answer, LaunchError) and self._waits(host):
+            if host not in self._bringing:
+                self._plan.forget(host)  # the job has left it meanwhile; another agent of it is brought in later
+            elif isinstance(answer, LaunchError):
                 self._fail(host, answer)
         self._raise_if_impossible()
         if self._continuation is not None and answers:
@@ -306,7 +310,7 @@ class Hosts:
         for host, answer in answers.items():
             if isinstance(answer, Route):
                 self._raise_if_impossible()
-                if self._waits(host):
+                if host in self._bringing:
                     self._begin(host, answer)
 
     def _warn_of_ssh_agent(self, hosts: Sequence[str]) -> None:
@@ -320,10 +324,6 @@ class Hosts:
             whens = ["after the loss of a host"] if self._spec.is_elastic else []
             whens += [WHEN_KILLED] if tunnelled else []
             self._console.notice(explain_ssh_agent(found, whens), Level.WARNING)
-
-    def _waits(self, host: str) -> bool:
-        """The host's agent has started, and has no configuration yet."""
-        return host in self._pool.hosts and host not in self._opening and not self._pool.has_begun(host)
 
     def _begin(self, host: str, route: Route) -> None:
         self._begun += 1
@@ -369,6 +369,7 @@ class Hosts:
         if opening is not None and opening is not asyncio.current_task():
             opening.cancel()
         self._ready.discard(host)
+        self._bringing.discard(host)
         self._plan.forget(host)
         if self._roster is not None:
             self._roster.drop(host)

@@ -177,7 +177,14 @@ class NetworkPlan:
         while waiting:
             settled = {host: route.address for host, route in self._settled.items()}
             try:
-                return await check_connectivity([*settled, *waiting], self._pool.send, self._pool.hear, settled=settled)
+                # Another agent of a host has no part in this check.
+                agents = {host: self._pool.find(host) for host in [*settled, *waiting]}
+                return await check_connectivity(
+                    [*agents],
+                    send=lambda host, order: agents[host].send(order),  # noqa: B023 - it ends before the next one
+                    receive=lambda host: agents[host].hear(),  # noqa: B023 - it ends before the next one
+                    settled=settled,
+                )
             except (ConnectivityTimeoutError, HostLostError, HostLostEarlyError) as error:
                 if isinstance(error, ConnectivityTimeoutError):
                     missing = error.hosts

@@ -54,7 +54,8 @@ def lose(hvdrun: Launcher, way: str, collective: str) -> list[list[str]]:
     """Run the script on three ranks, of which the first is lost: what the others have printed."""
     hvdrun.write("train.py", SCRIPT)
     command = ("python", "train.py", way, collective)
-    finished = hvdrun("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "100", "100", *command)
+    options = ("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "100", "100")
+    finished = hvdrun(*options, *command, limit_seconds=100.0)  # three ranks compile
     assert finished.returncode == 0, finished.stderr
     lines = [line.split(" ", 1) for line in finished.stdout.splitlines()]
     return [[text for mark, text in lines if mark == f"[{rank}]" and text != "begins with 3"] for rank in (0, 1)]

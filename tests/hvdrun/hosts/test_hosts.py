@@ -384,6 +384,35 @@ async def test_a_dismissed_host_is_not_brought_in_and_may_be_wanted_again() -> N
 
 
 @in_loop
+@pytest.mark.parametrize("answer", [LaunchError("no way"), ROUTE])
+async def test_an_answer_about_the_former_agent_of_a_host_is_not_about_the_next_one(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    may_answer = asyncio.Event()
+
+    async def extend(_: NetworkPlan, _spec: JobSpec, newcomers: list[str]) -> dict[str, Answer]:
+        asked.append(newcomers)
+        if len(asked) > 1:
+            assert office.begun == []
+            return dict.fromkeys(newcomers, ROUTE)
+        await may_answer.wait()
+        return dict.fromkeys(newcomers, answer)
+
+    monkeypatch.setattr(NetworkPlan, "extend", extend)
+    async with opened(make_elastic()) as office:
+        office.hosts.want(A)
+        await office.until(lambda: asked == [[A]])
+        office.hosts.dismiss(Dismiss(A, 1, "it was lost", is_lost=True))
+        office.hosts.want(A)
+        await office.until(lambda: office.pool.is_open(A) and not office.hosts._opening)
+        may_answer.set()
+        await office.until(lambda: office.begun == [A])
+        assert asked == [[A], [A]]
+        assert office.lost == {}
+
+
+@in_loop
 async def test_hosts_of_a_static_job_that_do_not_start_in_time_are_named() -> None:
     with pytest.raises(HostsOverdueError) as caught:
         async with opened(make_static(start_timeout_seconds=0.05), "127.0.0.1") as office:

@@ -22,6 +22,7 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.remote import Remote
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
+from rendezvous.wire.orders import ListAddresses, Order
 from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore
 from tests.hvdrun.specs import build_spec, with_fields
 from tests.waiting import in_loop
@@ -202,6 +203,26 @@ async def test_a_host_in_use_that_is_lost_meanwhile_holds_no_other_up() -> None:
         await site.extend(spec, "a", "b")
         site.machines["b"].answers = False
         assert isinstance((await site.extend(spec, "c"))["c"], Route)
+
+
+@in_loop
+async def test_another_agent_of_a_host_has_no_part_in_the_check_of_the_former_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    next_agent = Machine("192.0.2.1")
+    async with at_site({"a": Machine("192.0.2.1"), "b": Machine("192.0.2.2")}) as site:
+        send = site.machines["b"].send
+
+        def replace_a(order: Order) -> None:
+            send(order)
+            if site.machines["b"].asked == 1 and isinstance(order, ListAddresses):
+                site.pool.abandon("a")
+                site.pool.add("a", next_agent)
+
+        monkeypatch.setattr(site.machines["b"], "send", replace_a)
+        found = await site.extend(make_spec("a", "b"), "a", "b")
+        assert [type(found[host]) for host in "ab"] == [HostLostEarlyError, Route]
+        assert next_agent.orders == []
 
 
 @needs_network
