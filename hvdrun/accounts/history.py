@@ -5,7 +5,7 @@ All times are seconds since the job's start.
 
 from dataclasses import dataclass
 
-from rendezvous.core.messages import Effects, Event, Exited, Finish, Launch, Publish, Reported
+from rendezvous.core.messages import Dismiss, Effects, Event, Exited, Finish, Launch, Publish, Reported
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import Outcome
 from rendezvous.core.state import State
@@ -118,6 +118,8 @@ class History:
                     self._note_launch(effect, now)
                 case Publish():
                     self._note_generation(effect, now)
+                case Dismiss(host):
+                    self._heard.pop(host, None)  # the next agent there has not reported
                 case _:
                     pass
 

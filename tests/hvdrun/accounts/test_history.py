@@ -2,13 +2,15 @@
 
 import pickle
 import shlex
+from dataclasses import replace
 
 import pytest
 
 from hvdrun.accounts.history import History, Size
 from rendezvous.core import membership
 from rendezvous.core.holds import holds
-from rendezvous.core.messages import Launch
+from rendezvous.core.messages import Dismiss, Launch, Reported
+from rendezvous.core.outcome import Cause, Outcome
 from rendezvous.core.state import State
 from rendezvous.wire.accounts import Account, AccountsReported
 from tests.rendezvous.core.commands import parse_event, parse_policy, parse_worker
@@ -60,6 +62,14 @@ def test_the_loss_of_a_host_was_detected_from_its_last_report_on() -> None:
     history = run_story(ELASTIC, "tick 0", "hosts a:1 b:1", "join all", "at 2", "report all", "at 9", "lost b gone")
     (loss,) = history.losses
     assert (loss.at, loss.detect_seconds, loss.continued_at) == (9.0, 7.0, None)
+
+
+def test_the_next_agent_of_a_host_has_not_been_heard_when_its_former_one_was() -> None:
+    history, state = History(), membership.begin(parse_policy(["size=2"]))
+    history.note(Reported("b", ()), state, (), 2.0)
+    history.note(None, state, (Dismiss("b", 1, "it was lost", is_lost=True),), 40.0)
+    history.note(None, replace(state, losses=(Outcome(75, Cause.HOST_LOST, "it was lost again", host="b"),)), (), 53.0)
+    assert [loss.detect_seconds for loss in history.losses] == [0.0]
 
 
 def test_two_losses_have_one_recovery() -> None:
