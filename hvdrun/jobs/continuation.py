@@ -299,7 +299,7 @@ class LosableJournal:
         if self._is_lost:
             return
         self._is_lost = True
-        for path in sorted(self._folder.glob("journal.db*"), reverse=True):
+        for path in sorted(self._folder.glob("journal.db*")):  # first the file: without its log it is out of date
             with suppress(OSError):  # a disk that is read-only now cannot be used by another server either
                 path.unlink(missing_ok=True)
         self._warn(f"{error}; the job goes on, and from now on it ends with its server")

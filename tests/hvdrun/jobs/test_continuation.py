@@ -2,10 +2,11 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -23,11 +24,12 @@ from hvdrun.jobs.guardian import Life
 from hvdrun.jobs.log import LogWriter
 from hvdrun.jobs.record import JobRecord
 from rendezvous.core import membership
-from rendezvous.core.model import Policy
+from rendezvous.core.messages import HostsChanged
+from rendezvous.core.model import Host, Policy
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError
 from rendezvous.journal.errors import JournalUnwritableError
-from rendezvous.journal.sqlite import open_journal
+from rendezvous.journal.sqlite import SqliteJournal, open_journal
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.jobs.detached import holding
 from tests.waiting import in_loop
@@ -267,6 +269,13 @@ class FullJournal:
         """See `Journal`."""
 
 
+@contextmanager
+def closing_journal(journal: SqliteJournal) -> Iterator[SqliteJournal]:
+    """Close it in the end."""
+    yield journal
+    asyncio.run(journal.close())
+
+
 @in_loop
 async def test_a_journal_that_cannot_be_written_is_removed_and_the_job_continues(tmp_path: Path) -> None:
     for name in ("journal.db", "journal.db-wal", "other"):
@@ -280,6 +289,31 @@ async def test_a_journal_that_cannot_be_written_is_removed_and_the_job_continues
     assert sentence.endswith("; the job goes on, and from now on it ends with its server")
     assert os.listdir(tmp_path) == ["other"]  # noqa: PTH208 - a path of asyncio may not be listed so
     await journal.close()
+
+
+def test_a_journal_that_is_removed_in_part_is_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its log has not written into the file yet would be missing in the state of a server that continues."""
+    first, later = STATE, membership.step(STATE, HostsChanged((Host("a", 2),)))[0]
+    with closing_journal(open_journal(tmp_path / "kept", refuse)) as former:
+        asyncio.run(former.write(first))
+    with closing_journal(open_journal(tmp_path / "kept", refuse)) as kept:
+        asyncio.run(kept.write(later))
+        shutil.copytree(tmp_path / "kept", tmp_path / "left")
+
+    unlink, removed = Path.unlink, list[Path]()
+
+    def remove_one(path: Path, *, missing_ok: bool = False) -> None:
+        """The server is killed before it removes another one."""
+        if not removed:
+            unlink(path, missing_ok=missing_ok)
+        removed.append(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", remove_one)
+        LosableJournal(FullJournal(), tmp_path / "left", lambda _: None).put("name", b"value")
+    assert len(removed) > 1
+    with closing_journal(open_journal(tmp_path / "left", refuse)) as left:
+        assert left.read() is None
 
 
 def test_a_journal_is_looked_at_before_a_server_continues(folder: JobFolder) -> None:
