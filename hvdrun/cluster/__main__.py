@@ -23,13 +23,13 @@ def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -
     """Run the job of this command line; return the exit code."""
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
-    prefer_own_packages()
-    from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - from here on imports come from hvdrun
-
-    prepare_process()
     for number in STOPPING:
         if not has_foreign_handler(number):
             signal.signal(number, signal.SIG_DFL)  # the program may ignore them
+    prefer_own_packages()
+    from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - from here on imports come from hvdrun
+
+    prepare_process()  # from here on a Ctrl-C that has come ends this process
     from hvdrun.cli.messages import INTERRUPTED, report_internal_error  # noqa: PLC0415 - imports are hvdrun's from here
     from hvdrun.cli.program import asks_for_details, read_spec  # noqa: PLC0415 - from here on imports come from hvdrun
     from hvdrun.cli.run import run  # noqa: PLC0415 - from here on imports come from hvdrun

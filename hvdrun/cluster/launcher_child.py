@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TextIO
 
 from hvdrun.errors import LaunchError
@@ -117,6 +117,16 @@ def is_watched() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
+@contextmanager
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Let Ctrl-C wait in this thread."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 _END_SECONDS = 60.0  # for the job's end, beside its workers' grace
 _EXIT_SECONDS = 10.0  # for the launcher's exit after its last message, or after SIGKILL
 
@@ -152,15 +162,16 @@ class LauncherChild:
                 theirs.enter_context(end)
 
                 numbers = (end.fileno(), self._owner, int(is_watched()))
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "hvdrun.cluster", *map(str, numbers), *words],
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._streams[0].writer,
-                    stderr=self._streams[1].writer,
-                    env=dict(environment),
-                    pass_fds=(end.fileno(),),
-                    process_group=0,
-                )
+                with _ctrl_c_blocked():  # the launcher inherits that, and is silent when it comes during its imports
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-P", "-m", "hvdrun.cluster", *map(str, numbers), *words],
+                        stdin=subprocess.DEVNULL,
+                        stdout=self._streams[0].writer,
+                        stderr=self._streams[1].writer,
+                        env=dict(environment),
+                        pass_fds=(end.fileno(),),
+                        process_group=0,
+                    )
                 ours.pop_all()
         except OSError as error:
             raise LaunchError(f"hvdrun's launcher could not be started: {error}") from error

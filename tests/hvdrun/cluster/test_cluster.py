@@ -15,7 +15,7 @@ import pytest
 import hvdrun
 from hvdrun.cluster.errors import JobEndedError, JobRefusedError, RemoteError, RemoteTraceback, UnsendableError
 from hvdrun.errors import LaunchError, UsageError
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -229,6 +229,35 @@ def test_ctrl_c_ends_the_job_and_the_program_lives_on(tmp_path: Path) -> None:
     pressing.join()
     wait_until(lambda: find_descendants() <= before)
     assert hvdrun.run(lambda: 1, num_proc=1, no_prefork=True) == [1]
+
+
+WAITS_AT_ITS_START = """
+import os, signal, time
+os.close(os.open({path!r}, os.O_CREAT))
+deadline = time.monotonic() + {seconds}
+while signal.SIGINT not in signal.sigpending() and time.monotonic() < deadline:
+    time.sleep(0.01)
+"""
+
+
+def test_ctrl_c_while_the_launcher_is_imported_shows_no_traceback_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begun = tmp_path / "begun"
+    program = WAITS_AT_ITS_START.format(path=str(begun), seconds=LIMIT_SECONDS)
+    (tmp_path / "sitecustomize.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def press() -> None:
+        wait_until(begun.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        hvdrun.run(print, num_proc=1)
+    pressing.join()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_closed_elastic_or_unstartable_cluster_raises_an_error() -> None:
