@@ -2,6 +2,7 @@
 
 import ctypes
 import faulthandler
+import gc
 import os
 import pickle
 import select
@@ -175,6 +176,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled")  # of torch 2.11
     warnings.filterwarnings("ignore", "Guards may run slower")  # of torch on Python 3.13.0 alone
     warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"mxnet\.")  # of NumPy and SciPy
+    gc.freeze()  # the ranks share what the imports have made, and no collection of theirs looks through it
     forked = fork_ranks(socket.socket(fileno=int(sys.argv[1])))
     if forked is not None:
         sys.argv[1:] = map(str, forked)
