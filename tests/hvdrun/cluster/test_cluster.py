@@ -43,13 +43,26 @@ def find_descendants() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _ends() -> Iterator[None]:
+    """Nothing of all clusters is left at the end."""
+    before = find_descendants()
+    yield
+    wait_until(lambda: find_descendants() <= before)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[hvdrun.Cluster]:
-    """Two workers; when it ends, nothing of it is left."""
-    before = find_descendants()
+    """Two workers, forked from a process that has imported torch."""
     with hvdrun.Cluster(num_proc=2) as cluster:
         yield cluster
-    wait_until(lambda: find_descendants() <= before)
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[hvdrun.Cluster]:
+    """Two workers whose functions use no torch, which nothing imports for them, also not after a loss."""
+    with hvdrun.Cluster(num_proc=2, no_prefork=True) as cluster:
+        yield cluster
 
 
 def get_pids(cluster: hvdrun.Cluster) -> list[int]:
@@ -57,7 +70,7 @@ def get_pids(cluster: hvdrun.Cluster) -> list[int]:
 
 
 def test_a_cluster_shows_its_size_and_state() -> None:
-    cluster = hvdrun.Cluster(num_proc=2)
+    cluster = hvdrun.Cluster(num_proc=2, no_prefork=True)
     assert repr(cluster) == "<Cluster of 2 workers, not started>"
     with cluster:
         assert repr(cluster) == "<Cluster of 2 workers, started>"
@@ -132,13 +145,16 @@ def test_a_worker_that_dies_ends_the_job_with_its_last_words_and_is_replaced_for
         cluster.run(die)
     assert (caught.value.rank, caught.value.returncode, caught.value.last_lines) == (1, 7, ("last words",))
     assert caught.value.outcome == cluster.outcome is not None
-    others = get_pids(cluster)
-    assert set(others).isdisjoint(pids)
-    os.kill(others[0], signal.SIGKILL)  # while no function runs
-    job = cluster._job
+    assert set(get_pids(cluster)).isdisjoint(pids)
+
+
+def test_a_worker_that_dies_while_no_function_runs_is_replaced_for_the_next_one(bare: hvdrun.Cluster) -> None:
+    pids = get_pids(bare)
+    os.kill(pids[0], signal.SIGKILL)
+    job = bare._job
     assert job is not None
     wait_until(job.has_ended)
-    assert set(get_pids(cluster)).isdisjoint(others)
+    assert set(get_pids(bare)).isdisjoint(pids)
 
 
 def test_a_function_runs_on_new_workers_when_one_had_died_before_it_and_the_job_is_still_ending(tmp_path: Path) -> None:
@@ -148,7 +164,7 @@ def test_a_function_runs_on_new_workers_when_one_had_died_before_it_and_the_job_
         signal.signal(signal.SIGTERM, lambda *_: ended.touch())
         return os.getpid()
 
-    with hvdrun.Cluster(num_proc=2, grace=1.0) as cluster:
+    with hvdrun.Cluster(num_proc=2, no_prefork=True, grace=1.0) as cluster:
         pids = cluster.run(stay)
         os.kill(pids[1], signal.SIGKILL)
         wait_until(ended.exists)
@@ -170,14 +186,14 @@ def test_a_forked_child_of_the_program_has_a_worker_of_its_own_and_leaves_the_ot
         assert get_pids(cluster) == pids
 
 
-def test_a_worker_that_ends_with_zero_inside_the_function_has_not_returned(cluster: hvdrun.Cluster) -> None:
+def test_a_worker_that_ends_with_zero_inside_the_function_has_not_returned(bare: hvdrun.Cluster) -> None:
     def leave(rank: str | None = None) -> None:
         if rank in {None, os.environ["HOROVOD_RANK"]}:
             os._exit(0)
 
     with pytest.raises(JobEndedError, match=r"rank 1 .* exit code 0 before its function had returned"):
-        cluster.run(leave, ("1",))
-    assert cluster.run(os.getpid)
+        bare.run(leave, ("1",))
+    assert bare.run(os.getpid)
     with pytest.raises(JobEndedError, match="exit code 0 before its function had returned"):
         hvdrun.run(leave, num_proc=2, no_prefork=True)
     with pytest.raises(JobEndedError, match="exit code 0 before its function had returned"):
