@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 
 from hvdrun.jobs.folder import JobFolder
-from tests.system.launcher import Finished, Launcher
+from tests.system.launcher import LIMIT_SECONDS, Finished, Launcher, Running
 from tests.system.roles import kill
 
 
@@ -20,6 +20,18 @@ def detach(hvdrun: Launcher, *words: str, environment: dict[str, str] | None = N
 def ask(hvdrun: Launcher, *words: str) -> Finished:
     """Run `hvdrun ps` or another program about jobs."""
     return hvdrun.start_words([sys.executable, "-m", "hvdrun", *words]).wait()
+
+
+def follow(hvdrun: Launcher, job: str) -> Running:
+    """Run `hvdrun logs --follow`: one process reads what comes, where each look would start another one."""
+    return hvdrun.start_words([sys.executable, "-m", "hvdrun", "logs", "--follow", job])
+
+
+def wait_for_words(hvdrun: Launcher, job: str, words: str) -> None:
+    """A running job comes to say this on its stderr."""
+    following = follow(hvdrun, job)
+    following.stderr.wait_for(re.escape(words), LIMIT_SECONDS)
+    following.close()
 
 
 def find_job(hvdrun: Launcher) -> str:

@@ -15,7 +15,16 @@ import pytest
 
 from tests.system import jumping_clock
 from tests.system.counting import COUNTS, check_end, check_ended, kill_all, start
-from tests.system.detached import ask, detach, find_guardian, find_job, find_server, kill_server
+from tests.system.detached import (
+    ask,
+    detach,
+    find_guardian,
+    find_job,
+    find_server,
+    follow,
+    kill_server,
+    wait_for_words,
+)
 from tests.system.launcher import Finished, Launcher
 from tests.system.roles import kill
 from tests.system.tables import rest_nightly
@@ -68,7 +77,7 @@ def test_a_job_whose_guardian_and_server_are_killed_is_resumed(hvdrun: Launcher)
     resource.prlimit(guardian, resource.RLIMIT_NOFILE, (20, limits[1]))
     kill_server(hvdrun)  # the new guardian starts another one, too, which cannot start yet
     pause = "hvdrun: the job goes on without a server: another one is started in 1 s."
-    wait_until(lambda: pause in ask(hvdrun, "logs", job).stderr.splitlines(), "the server to fail")
+    wait_for_words(hvdrun, job, f"{pause}\n")
     resource.prlimit(guardian, resource.RLIMIT_NOFILE, limits)
     check_end(hvdrun, job, CODE)
 
@@ -183,9 +192,11 @@ def test_a_clock_that_is_set_by_an_hour_ends_no_worker_and_no_limit(hvdrun: Laun
     def ask_then(*words: str) -> Finished:
         return hvdrun.start_words([sys.executable, "-m", "hvdrun", *words], environment).wait()
 
-    def await_lease() -> None:
-        first = count_lines(hvdrun, job)
-        wait_until(lambda: count_lines(hvdrun, job) > first + 150, "the job to run for longer than its lease")
+    lines = follow(hvdrun, job).stdout
+
+    def await_lease() -> None:  # of 2 s: each of two workers prints a line in 20 ms or more
+        first = lines.text().count("\n")
+        wait_until(lambda: lines.text().count("\n") > first + 250, "the job to run for longer than its lease")
         assert re.search(rf"{job} +running +\S+ \S+ +(\d min )?[\d.]+ s +2 ", ask_then("ps").stdout)
 
     clock.set()
@@ -223,11 +234,6 @@ class Clock:
             self._path.touch()
 
 
-def count_lines(hvdrun: Launcher, job: str) -> int:
-    """How many lines of its workers a job has in its log."""
-    return len(ask(hvdrun, "logs", job).stdout.splitlines())
-
-
 FILLS = """
 import os, time
 import torch
@@ -251,7 +257,7 @@ def test_the_files_of_a_job_are_those_of_all_its_servers(hvdrun: Launcher) -> No
     names = [hvdrun.directory / "out" / f"rank.{rank}" / "stdout" for rank in range(2)]
     wait_until(lambda: all("step 9" in name.read_text() for name in names), "the lines before the kill")
     kill_server(hvdrun)
-    wait_until(lambda: "another one goes on" in ask(hvdrun, "logs", job).stderr, "another server")
+    wait_for_words(hvdrun, job, "another one goes on")
     hvdrun.write("go", "")
     assert ask(hvdrun, "wait", job).returncode == 0, ask(hvdrun, "logs", job)
     for rank, name in enumerate(names):
@@ -326,7 +332,7 @@ def test_a_job_whose_script_is_away_with_the_server_trains_on(hvdrun: Launcher) 
     wait_until(lambda: len(list(hvdrun.directory.glob("running.*"))) == 2, "both to train")
     script.rename(hvdrun.directory / "aside")
     kill_server(hvdrun)
-    wait_until(lambda: "; the hosts that it named last stay." in ask(hvdrun, "logs", job).stderr, "another try")
+    wait_for_words(hvdrun, job, "; the hosts that it named last stay.")
     hvdrun.write("go", "")
     assert ask(hvdrun, "wait", job).returncode == 0
     assert len(list(hvdrun.directory.glob("running.*"))) == 2

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.system.detached import ask, detach, find_server, kill_server
+from tests.system.detached import ask, detach, find_server, kill_server, wait_for_words
 from tests.system.launcher import Launcher
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ def test_the_next_server_lists_each_loss_once_and_continues_without_a_log_file(h
     files = ("--outcome", "outcome.json", "--log-file", "logs/log")
     job = detach(hvdrun, "-np", "2", "--max-restarts", "1", *files, "python", "train.py")
     wait_until(lambda: len(list(hvdrun.directory.glob("round.1.*"))) == 2, "both to run again")
-    wait_until(lambda: "run again after" in ask(hvdrun, "logs", job).stderr, "the end of the restart")
+    wait_for_words(hvdrun, job, "run again after")
     (hvdrun.directory / "logs" / "log").unlink()
     (hvdrun.directory / "logs").rmdir()
     former = kill_server(hvdrun)

@@ -7,7 +7,7 @@ import pytest
 
 from hvdrun.version import __version__
 from tests.house.sources import ROOT
-from tests.system.detached import ask, detach, find_job, find_server, kill_server
+from tests.system.detached import ask, detach, find_job, find_server, kill_server, wait_for_words
 from tests.system.launcher import Launcher
 from tests.system.roles import kill
 from tests.waiting import wait_until
@@ -97,5 +97,5 @@ def test_a_worker_that_imports_another_version_is_refused(hvdrun: Launcher, inst
     version.write_text(version.read_text().replace(f'"{__version__}"', '"99.0"', 1))
     kill_a_worker(hvdrun)
     sentence = "this worker imports hvdrun 99.0, and its job runs with hvdrun "
-    wait_until(lambda: sentence in ask(hvdrun, "logs", job).stderr, "the refusal")
+    wait_for_words(hvdrun, job, sentence)
     check_end(hvdrun, find_job(hvdrun))
