@@ -6,13 +6,11 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.documentation import ROOT, find_blocks, find_commands, is_for_one_host, read
 from tests.frameworks import needs_mxnet
-from tests.hvdrun.testing.suite import run_suite
 from tests.system.launcher import Launcher
 from tests.waiting import LIMIT_SECONDS
 
@@ -21,6 +19,7 @@ BLOCKS = find_blocks(read(), "python")
 FUNCTIONS, *CELLS = find_blocks(read([ROOT / "docs" / "guides" / "from-python.md"]), "python")
 QUICKSTART = read([ROOT / "docs" / "quickstart.md"])
 (FIRST_JOB,) = find_blocks(QUICKSTART, "python")
+# Which tests/hvdrun/testing/test_plugin.py runs.
 OF_PYTEST = [block for block in BLOCKS if "import pytest" in block]
 OF_MXNET = [block for block in BLOCKS if "import mxnet" in block]
 # Programs that call hvdrun, and say in comments what they print.
@@ -155,6 +154,7 @@ def test_a_program_that_calls_hvdrun_prints_what_its_comments_say(hvdrun: Launch
     assert (run.returncode, run.stdout.splitlines(), len(said) > 0) == (0, said, True), run.stderr
 
 
+@pytest.mark.nightly  # other words of what the example of functions does
 def test_the_cells_of_a_notebook_run(hvdrun: Launcher) -> None:
     lines = run_python(hvdrun, "\n".join(CELLS))
     assert sorted(lines) == [f"[{rank}] rank {rank} trains 2 epochs" for rank in range(2)]
@@ -188,13 +188,6 @@ def test_every_block_for_mxnet_runs(hvdrun: Launcher) -> None:
     finished = hvdrun("-np", "2", "python", "train.py")
     shown = [f"[0] ran {index}" for index in range(len(OF_MXNET))]
     assert (finished.returncode, finished.stdout.splitlines()) == (0, shown), finished.stderr
-
-
-def test_the_test_on_two_ranks_passes(tmp_path: Path) -> None:
-    (block,) = OF_PYTEST
-    (tmp_path / "test_shown.py").write_text(block, encoding="utf-8")
-    suite = run_suite(tmp_path)
-    assert list(suite.outcomes.values()) == ["passed"], suite.output
 
 
 @pytest.mark.parametrize("command", COMMANDS.values())

@@ -1,10 +1,11 @@
-"""What users of the pytest plugin see: one run of pytest over a file with a test for each fact."""
+"""What users of the pytest plugin see: one run of pytest over a test for each fact, and that of the docs."""
 
 from pathlib import Path
 
 import pytest
 
 from hvdrun.testing import plugin
+from tests.documentation import find_blocks, read
 from tests.hvdrun.testing.suite import Suite, run_suite
 
 pytestmark = pytest.mark.system
@@ -111,7 +112,10 @@ class TestCases(unittest.TestCase):
     @pytest.mark.hvdrun
     def test_case(self): pass
 """
+# The test that the page of pytest shows.
+(SHOWN,) = (block for block in find_blocks(read(), "python") if "import pytest" in block)
 OUTCOMES = {
+    "test_the_average_is_that_of_both_ranks": "passed",
     "test_arrives[1]": "passed",
     "test_arrives[3]": "passed",
     "test_of_default_size": "passed",
@@ -145,8 +149,9 @@ def find_line(text: str) -> int:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the file of tests stands."""
+    """Where the file of tests stands, and that of the documentation."""
     folder = tmp_path_factory.mktemp("suite")
+    (folder / "test_shown.py").write_text(SHOWN)
     (folder / "test_ranks.py").write_text(TESTS)
     return folder
 
@@ -207,7 +212,7 @@ def test_outcomes_are_the_same_under_the_options_of_pytest(folder: Path, words: 
 def test_x_ends_the_run_at_the_first_failure(tmp_path: Path) -> None:
     body = "def test_{}(): assert 0\n"
     (tmp_path / "test_two.py").write_text(
-        "import pytest\npytestmark = pytest.mark.hvdrun(np=2)\n" + body.format("a") + body.format("b")
+        "import pytest\npytestmark = pytest.mark.hvdrun(np=2, no_prefork=True)\n" + body.format("a") + body.format("b")
     )
     assert run_suite(tmp_path, ["-x"]).outcomes == {"test_a": "failure"}
 
