@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hvdrun.processes import processes
 from hvdrun.processes.processes import Process
+from tests.descriptors import list_descriptors, list_settled_descriptors
 from tests.waiting import wait_until
 
 
@@ -54,11 +55,6 @@ def sheds(process: Process) -> bool:
     return b"PATH=" not in Path(f"/proc/{process.pid}/environ").read_bytes()
 
 
-def count_descriptors() -> int:
-    """How many this process has open."""
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only their number counts
-
-
 def is_alive(pid: int) -> bool:
     """The process has not ended; one that has, and was not reaped, is dead."""
     process = processes.look(pid)
@@ -74,7 +70,7 @@ def find(pid: int) -> Process:
 @contextmanager
 def files_left(count: int) -> Iterator[None]:
     """This process can open so many files more; in the end as many are open as before."""
-    before = count_descriptors()
+    before = len(list_settled_descriptors())
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(count + 1)]
     for descriptor in opened:
         os.close(descriptor)
@@ -84,4 +80,4 @@ def files_left(count: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert count_descriptors() == before
+    assert len(list_descriptors()) == before

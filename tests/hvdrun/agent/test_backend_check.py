@@ -20,9 +20,9 @@ from hvdrun.errors import BackendNotAskedError, BackendRefusedError, CommandNotF
 from hvdrun.processes.child import StandardStreams
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Launch
+from tests.descriptors import list_descriptors, list_settled_descriptors
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import ORIGIN, make_begin, make_launches
-from tests.hvdrun.agent.sleepers import count_descriptors
 from tests.hvdrun.agent.watching import find_ours
 from tests.waiting import LIMIT_SECONDS, happen
 
@@ -108,13 +108,13 @@ async def checking(
         checked = CheckedSpawner(
             replace(begin, start_timeout_seconds=limit_seconds), spawner, watchdog, module="program"
         )
-        descriptors = count_descriptors()
+        descriptors = len(list_settled_descriptors())
         try:
             yield Room(checked, spawner, folder)
         finally:
             await checked.close()
             assert spawner.is_closed
-            await happen(lambda: count_descriptors() <= descriptors, "the close of what was opened")
+            await happen(lambda: len(list_descriptors()) <= descriptors, "the close of what was opened")
             watchdog.end()
 
 

@@ -11,7 +11,8 @@ import pytest
 from hvdrun.agent.sequencer_process import SequencerNotRespondingError, SequencerProcess
 from hvdrun.processes.child import OutputFile
 from rendezvous.wire.processes import Activation
-from tests.hvdrun.agent.sleepers import count_descriptors, files_left
+from tests.descriptors import list_descriptors, list_settled_descriptors
+from tests.hvdrun.agent.sleepers import files_left
 from tests.waiting import LIMIT_SECONDS, in_loop
 
 
@@ -26,13 +27,13 @@ async def spawn(streams: tuple[int, int, int]) -> int:
 
 @in_loop
 async def test_the_process_ends_at_the_end_of_its_orders_and_leaves_no_descriptor() -> None:
-    before = count_descriptors()
+    before = len(list_settled_descriptors())
     process = await SequencerProcess.start(spawn)
     await process.open(LIMIT_SECONDS)
     assert process.port == 4712
     process.close()
     _, status = await asyncio.to_thread(os.waitpid, process.pid, 0)
-    assert (status, count_descriptors()) == (0, before)
+    assert (status, len(list_descriptors())) == (0, before)
 
 
 @in_loop

@@ -24,9 +24,10 @@ from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Announce
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.wire.notifications import Notification, Published, SequencerFailed
+from tests.descriptors import list_descriptors, list_settled_descriptors
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import JOB, ORIGIN, make_begin
-from tests.hvdrun.agent.sleepers import count_descriptors, is_alive
+from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.agent.watching import find_ours
 from tests.waiting import LIMIT_SECONDS, happen
 
@@ -148,7 +149,7 @@ async def owning(
         output = OutputForwarder()
         watch = Watch(JOB, "a", spawner, output, feed=feed, children=children, watchdog=watchdog, accounts=accounts)
         watch.open()
-        descriptors = count_descriptors()
+        descriptors = len(list_settled_descriptors())
         try:
             yield Room(folder, sequencing, warnings=warnings, waits=waits)
         finally:
@@ -157,7 +158,7 @@ async def owning(
             left = find_ours()
             watchdog.end()
         assert left == []
-        assert count_descriptors() <= descriptors
+        assert len(list_descriptors()) <= descriptors
 
 
 @alone

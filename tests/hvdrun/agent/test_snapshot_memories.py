@@ -8,9 +8,9 @@ import pytest
 from hvdrun.agent.snapshot_memories import SnapshotMemories
 from rendezvous.bootstrap import SNAPSHOT_FD, torch_job_environment
 from rendezvous.core.model import Round, Slot, Worker
+from tests.descriptors import list_descriptors, list_settled_descriptors
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_launches
-from tests.hvdrun.agent.sleepers import count_descriptors
 from tests.hvdrun.agent.test_fork_spawner import spawning
 
 LAUNCHES = make_launches(2)
@@ -44,13 +44,13 @@ async def test_a_worker_of_a_job_without_restarts_has_no_memory(*, prefork: bool
 
 
 def test_each_place_has_one_memory_and_all_are_given_back_at_the_end() -> None:
-    before = count_descriptors()
+    before = len(list_settled_descriptors())
     memories = SnapshotMemories({os.fsencode(name): os.fsencode(value) for name, value in RESTARTS.items()})
     found = [memories.find(LAUNCHES[index]) for index in (0, 1, 0)]
     assert found[0] == found[2] != found[1]
-    assert count_descriptors() == before + 2
+    assert len(list_descriptors()) == before + 2
     memories.close()
-    assert count_descriptors() == before
+    assert len(list_descriptors()) == before
     assert SnapshotMemories({}).find(LAUNCHES[0]) is None
     assert SNAPSHOT_FD in WRITES
 

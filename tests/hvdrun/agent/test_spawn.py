@@ -14,8 +14,9 @@ from hvdrun.processes.binding import BindTo, choose_cpus, parse_cpus, read_topol
 from hvdrun.processes.child import StandardStreams
 from rendezvous.core.model import Endpoint, Round
 from rendezvous.wire.orders import Begin
+from tests.descriptors import list_descriptors, list_settled_descriptors
 from tests.hvdrun.agent.jobs import JOB, make_begin, make_launches
-from tests.hvdrun.agent.sleepers import count_descriptors, files_left
+from tests.hvdrun.agent.sleepers import files_left
 from tests.strangers import as_stranger
 from tests.waiting import in_loop
 
@@ -121,10 +122,10 @@ def test_the_worker_that_reads_gets_what_is_written(tmp_path: Path) -> None:
 def test_a_command_that_cannot_be_executed_holds_no_descriptors(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text("#!/no/such/interpreter\n")
     (tmp_path / "train.sh").chmod(0o755)
-    before = count_descriptors()
+    before = len(list_settled_descriptors())
     with pytest.raises(CommandNotExecutableError):
         spawn(describe(tmp_path, "./train.sh"))
-    assert count_descriptors() == before
+    assert len(list_descriptors()) == before
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hvdrun.cluster import launcher_child
 from hvdrun.cluster.launcher_child import LauncherChild, Stream, is_watched
 from hvdrun.errors import LaunchError
 from hvdrun.processes.background import in_thread
-from tests.descriptors import list_descriptors, none_free
+from tests.descriptors import list_descriptors, list_settled_descriptors, none_free
 from tests.waiting import LIMIT_SECONDS, in_loop
 
 
@@ -110,7 +110,7 @@ async def test_a_launcher_that_the_kernel_does_not_end_is_left(
 
 
 def test_a_job_without_a_free_descriptor_is_one_sentence_and_leaves_nothing_open() -> None:
-    before = list_descriptors()
+    before = list_settled_descriptors()
     for free in range(4):
         with none_free(but=free), pytest.raises(LaunchError, match=r"could not be started: .*Too many open files"):
             LauncherChild([], {})

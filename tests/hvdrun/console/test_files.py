@@ -17,7 +17,7 @@ from hvdrun.errors import LaunchError
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Assignment, Round, Slot, Worker
 from rendezvous.wire.orders import OutputStream
-from tests.descriptors import list_descriptors
+from tests.descriptors import list_open_files
 from tests.hvdrun.console.screens import Screen, at
 from tests.waiting import happen, in_loop
 
@@ -183,7 +183,6 @@ def launch(slot: int, number: int) -> Launch:
 async def test_each_round_has_files_of_its_own_and_those_of_ended_workers_are_closed(tmp_path: Path) -> None:
     files = OutputFiles(tmp_path, 2, Marks())
     files.create(2)
-    before = len(list_descriptors())
     for number in range(4):
         orders = [launch(slot, number) for slot in range(2)]
         for order in orders:
@@ -192,7 +191,7 @@ async def test_each_round_has_files_of_its_own_and_those_of_ended_workers_are_cl
             await files.write(order.worker, order.assignment.rank, STDOUT, b"in %d\n" % number)
         for order in orders:
             files.note_end(order.worker, 1)
-    await happen(lambda: len(list_descriptors()) - before == 1, "only the descriptor that wakes the writer is open")
+    await happen(lambda: not list_open_files(tmp_path), "the close of all files")
     late = launch(1, 2).worker
     await files.write(late, 1, STDOUT, b"late\n")
     assert await files.close(60)

@@ -14,7 +14,7 @@ from hvdrun.joining.channel import Channel, TunnelEnd, forward_inside, make_serv
 from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.model import LOOPBACK
 from rendezvous.server.authority import Authority
-from tests.descriptors import list_descriptors
+from tests.descriptors import list_descriptors, list_settled_descriptors
 from tests.waiting import happen, in_loop
 
 FREE_PORT = 0
@@ -88,6 +88,6 @@ def test_the_launcher_s_credential_needs_no_file_in_memory_and_leaves_no_descrip
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
     credential = Authority("token").issue_server()
-    before = list_descriptors()
+    before = list_settled_descriptors()
     assert isinstance(make_server_context(credential), ssl.SSLContext)
     assert list_descriptors() == before

@@ -19,7 +19,7 @@ from hvdrun.transport.start import RemoteAgent, last_words
 from hvdrun.transport.transport_errors import AgentStartError, NoTunnelError, PythonMissingError
 from rendezvous.core.model import Host
 from rendezvous.wire.orders import Hello
-from tests.descriptors import list_descriptors
+from tests.descriptors import list_descriptors, list_settled_descriptors
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.specs import build_spec, with_fields
 from tests.hvdrun.transport.ssh.agents import write_agent, write_script, write_silent
@@ -203,7 +203,7 @@ async def test_another_machine_has_no_tunnel(tmp_path: Path) -> None:
 
 @in_loop
 async def test_of_a_long_standard_error_only_the_end_is_kept(tmp_path: Path) -> None:
-    before = list_descriptors()
+    before = list_settled_descriptors()
     noise = "yes noise | head -c 6000000 >&2; echo last >&2"
     way = write_script(tmp_path / "way", f"#!/bin/sh\n{noise}; exit 3\n").python
     transport = make(RemoteAgent("python3"), way)

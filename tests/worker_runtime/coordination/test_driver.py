@@ -5,10 +5,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.descriptors import list_descriptors, list_settled_descriptors
 from tests.waiting import LIMIT_SECONDS, wait_until
 from tests.worker_runtime.conversation import SUM, Errand, Player, Sequencer, converse
 from worker_runtime.coordination import wire
@@ -44,10 +44,6 @@ def patient() -> Iterator[Ends]:
 
 def count_driver_threads() -> int:
     return sum(thread.name == "hvd-driver" for thread in threading.enumerate())
-
-
-def count_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_caller_that_waits_needs_no_thread_and_a_signature_is_sent_once(ends: Ends) -> None:
@@ -236,12 +232,12 @@ def test_a_rank_with_another_thread_that_may_ask_is_never_blocked(hasty: Ends, *
 
 
 def test_leaving_leaves_no_thread_and_no_descriptor() -> None:
-    before = count_descriptors(), threading.active_count()
+    before = len(list_settled_descriptors()), threading.active_count()
     for _ in range(20):
         with converse() as (player, sequencer):
             player.submit("x")
             assert sequencer.read_names(1) == ["x"]
-    assert count_descriptors() <= before[0]
+    assert len(list_descriptors()) <= before[0]
     assert threading.active_count() <= before[1]
 
 

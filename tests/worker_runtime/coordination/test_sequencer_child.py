@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from rendezvous.errors import SequencerStartError
+from tests.descriptors import list_descriptors, list_settled_descriptors
 from tests.old_python import play_old_python
 from tests.waiting import wait_until
 from worker_runtime.coordination import sequencer_child
@@ -45,16 +46,12 @@ def connect(process: SequencerChild) -> None:
     socket.create_connection((endpoint.address, endpoint.port), timeout=LIMIT.total_seconds()).close()
 
 
-def count_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only their number counts
-
-
 def pid_of(process: SequencerChild) -> int:
     return process._child.process.pid
 
 
 def test_one_process_serves_all_generations_until_it_is_closed() -> None:
-    before = count_descriptors()
+    before = len(list_settled_descriptors())
     with closing(SequencerChild("127.0.0.1")) as process:
         process.activate(1, 2, KEY)
         connect(process)
@@ -67,7 +64,7 @@ def test_one_process_serves_all_generations_until_it_is_closed() -> None:
         assert KEY.hex() not in command
         assert os.getsid(pid) == pid
     assert not psutil.pid_exists(pid)
-    assert count_descriptors() <= before
+    assert len(list_descriptors()) <= before
 
 
 def test_a_process_that_was_closed_or_killed_is_replaced() -> None:
@@ -103,11 +100,11 @@ def test_a_process_that_cannot_serve_is_explained(capfd: pytest.CaptureFixture[s
 
 def test_a_missing_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    before = count_descriptors()
+    before = len(list_settled_descriptors())
     message = "/nowhere/python could not be started: No such file"
     with closing(SequencerChild("127.0.0.1")) as process, pytest.raises(SequencerStartError, match=message):
         process.activate(1, 2, KEY)
-    assert count_descriptors() <= before
+    assert len(list_descriptors()) <= before
 
 
 def test_a_process_that_never_reports_its_port_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
