@@ -131,7 +131,7 @@ class Login:
             self._methods = list(error.allowed_types)
             return False
         except (paramiko.SSHException, OSError, EOFError) as error:
-            if not self._client.is_active():
+            if self._has_ended(error):
                 raise DroppedError("it closed the connection before it asked for a key") from error
             raise self._fail(_describe(error)) from error
         self._methods = list(remaining)
@@ -157,7 +157,7 @@ class Login:
                     self._unusable.append(f"{name.removesuffix(_HELD)} ({key.refusal})")
                 else:
                     self._tried.append(name)
-                if not self._client.is_active():
+                if self._has_ended(error):
                     raise self._fail(
                         "then the server ended the connection; give only the right key, with -i"
                     ) from error
@@ -169,6 +169,10 @@ class Login:
             self._methods = list(remaining)
             raise self._fail("a key alone is not enough")
         raise self._fail()
+
+    def _has_ended(self, error: Exception) -> bool:
+        """Whether the connection has ended; paramiko's reader may notice that later than a write that fails."""
+        return isinstance(error, OSError | EOFError) or not self._client.is_active()
 
     def _is_held_alone(self, key: paramiko.PKey) -> bool:
         """The ssh agent has the key, and no file does that can be read without a passphrase."""

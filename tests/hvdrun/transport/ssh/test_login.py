@@ -7,6 +7,7 @@ import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import paramiko
 import pytest
@@ -132,14 +133,17 @@ def test_a_server_that_wants_more_than_a_key_is_reported(
     assert len(caught.value.tried) == tried
 
 
+@pytest.mark.parametrize("is_seen_by_write", [False, True])
 def test_a_connection_that_ends_before_the_server_asks_for_a_key_is_dialed_again(
-    home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch
+    home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch, *, is_seen_by_write: bool
 ) -> None:
     ask, asked = paramiko.Transport.auth_none, list[str]()
 
     def cut(client: paramiko.Transport, user: str) -> list[str]:
         asked.append(user)
         if len(asked) == 1:
+            if is_seen_by_write:
+                raise EOFError  # the client is still active
             server.clear()
         return ask(client, user)
 
@@ -156,6 +160,14 @@ def test_a_server_that_ends_after_too_many_keys_is_reported(home: Home, ssh_agen
         home.trust(server)
         with pytest.raises(AuthenticationFailedError, match=r"ended the connection; give only the right key, with -i"):
             reach(home.target(server))
+
+
+def test_a_connection_that_ends_with_the_offer_of_a_key_is_reported(
+    home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paramiko.Transport, "auth_publickey", Mock(side_effect=EOFError))
+    with pytest.raises(AuthenticationFailedError, match=r"ended the connection; give only the right key, with -i"):
+        reach(home.target(server))
 
 
 def test_an_ssh_agent_that_has_ended_is_skipped(home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
