@@ -291,7 +291,9 @@ class Tunnels:
         except TimeoutError as error:
             raise TunnelRefusedError(self._host, f"no answer within {_REQUEST_SECONDS:g} s", remote) from error
         except _LOST as error:
-            reason = "it denied the request" if self._client.is_active() else "the connection has ended"
+            # Paramiko's reader may notice the end later than a write that fails.
+            is_denied = isinstance(error, paramiko.SSHException) and self._client.is_active()
+            reason = "it denied the request" if is_denied else "the connection has ended"
             raise TunnelRefusedError(self._host, reason, remote) from error
         self._targets[remote] = port
         return remote

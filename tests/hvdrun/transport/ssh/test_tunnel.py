@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import paramiko
 import pytest
 
 from hvdrun.transport.ssh.ssh_errors import TunnelRefusedError
@@ -186,3 +188,13 @@ async def test_a_server_that_forbids_forwarding_is_reported(home: Home, tmp_path
         async with connected(home, server, tmp_path) as transport:
             with pytest.raises(TunnelRefusedError, match=r"denied the request\): set AllowTcpForwarding"):
                 await transport.tunnel(1)
+
+
+@in_loop
+async def test_a_connection_that_ends_with_the_request_is_no_denial(
+    home: Home, server: SshServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(home, server, tmp_path) as transport:
+        monkeypatch.setattr(paramiko.Transport, "request_port_forward", Mock(side_effect=EOFError))
+        with pytest.raises(TunnelRefusedError, match="the connection has ended"):
+            await transport.tunnel(1)
